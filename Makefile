@@ -1,0 +1,34 @@
+# make demo   train on real images and print what happened
+# make test   set up .venv and run the tests
+# make lint   style and types
+PYTHON ?= python3
+VENV ?= .venv
+RUN := $(VENV)/bin
+# the constraints hold for the build environment too
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint figures clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
+	$(RUN)/python -m pip install --quiet --editable '.[experiments,dev]'
+	touch $@
+
+demo: $(VENV)/.installed
+	$(RUN)/python examples/digits.py
+
+# one torch thread per worker: two workers fill two cores
+test: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n auto
+
+lint: $(VENV)/.installed
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/mypy
+
+figures: $(VENV)/.installed
+	$(RUN)/python docs/idea.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache out

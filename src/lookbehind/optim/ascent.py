@@ -1,0 +1,144 @@
+"""The ascent step: how far and in which direction to climb from a gradient.
+
+Every rule of the paper has the form ``rho * T^2 g / |T g|`` with a diagonal scaling ``T``, so a rule *is* its ``T``:
+:func:`sam` has ``T = 1`` and :class:`asam` has ``T = |w| + eta``. The step maximises the linearised loss over the
+ellipsoid ``|e / T| <= rho``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lookbehind.optim.checks import non_negative, one_of
+from lookbehind.optim.weights import Scratch, Vector, norms, real, total_norm, widened
+
+TINY = 1e-16  # keeps a zero gradient from dividing by zero: it then gives a zero perturbation
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A parameter and what its group says about climbing."""
+
+    parameter: Tensor
+    name: str | None
+    rho: float
+    eta: float | None = None
+    sign: float = 1.0  # -1 where the base optimizer maximises: the worst neighbour is then the lowest one
+
+    def __str__(self) -> str:
+        return f"parameter {self.name!r}" if self.name else f"parameter of shape {tuple(self.parameter.shape)}"
+
+
+class Rule(Protocol):
+    """A diagonal scaling. Scalings of your own are functions of this form."""
+
+    def __call__(self, leaf: Leaf, weight: Tensor, out: Tensor) -> Tensor | None:
+        """``T`` of one tensor, in ``out`` or in memory of its own (it is written into later); None for the identity."""
+        ...
+
+
+def sam(leaf: Leaf, weight: Tensor, out: Tensor) -> None:
+    """SAM: ``T = 1``, so that ``e = rho * g / |g|`` (Foret et al., 2021)."""
+
+
+@dataclass(frozen=True)
+class asam:  # noqa: N801, a value with arguments, used like a function: ascent=asam(eta=0.01)
+    """ASAM: ``T = |w| + eta`` element by element, so that ``e = rho * T^2 g / |T g|`` (Kwon et al., 2021).
+
+    Args:
+        eta: keeps ``T`` away from zero; a group's ``ascent_eta`` takes precedence.
+        scale: which parameters are scaled; ``T = 1`` for the others.
+            ``"auto"``: those whose name contains "weight" (norm layers included, biases not) where the base optimizer
+            was given ``named_parameters()``, else those with two or more dimensions;
+            ``"names"``, ``"dimensions"``: one of the two, always; ``"all"``; or a function of (name, parameter).
+        at: ``"point"`` takes the weights where the gradient was taken, ``"slow"`` those before the step.
+
+    Example:
+        >>> SharpnessAware(base, ascent=asam(eta=0.01), rho=0.5)
+    """
+
+    eta: float = 0.01
+    scale: str | Callable[[str | None, Tensor], bool] = "auto"
+    at: str = "point"
+
+    def __post_init__(self) -> None:
+        non_negative("eta", self.eta)
+        if not callable(self.scale):
+            one_of("scale", self.scale, ("auto", "names", "dimensions", "all"), "or a function of (name, parameter)")
+        one_of("at", self.at, ("point", "slow"))
+
+    def scales(self, leaf: Leaf) -> bool:
+        """Is this parameter scaled by its own size?"""
+        if callable(self.scale):
+            return bool(self.scale(leaf.name, leaf.parameter))
+        if self.scale == "names" and leaf.name is None:
+            raise ValueError(
+                f"scale='names', but {leaf} has no name: give the base optimizer model.named_parameters(), "
+                "or choose scale='dimensions'"
+            )
+        if self.scale in ("auto", "names") and leaf.name is not None:
+            return "weight" in leaf.name
+        return self.scale == "all" or leaf.parameter.dim() >= 2
+
+    def __call__(self, leaf: Leaf, weight: Tensor, out: Tensor) -> Tensor | None:
+        """``|w| + eta``, or None where ``T = 1``."""
+        if not self.scales(leaf):
+            return None
+        return torch.abs(weight, out=out).add_(self.eta if leaf.eta is None else leaf.eta)
+
+
+Gradients = Sequence[Tensor | None]
+
+
+def length(rule: Rule, leaves: Sequence[Leaf], weights: Vector, gradients: Gradients, scratch: Scratch) -> Tensor:
+    """``|T g|``, one joint norm over all parameters with a gradient and ``rho > 0``."""
+    plain: list[Tensor] = []
+    scaled: list[Tensor] = []
+    owners: list[Tensor] = []
+    for leaf, weight, gradient in zip(leaves, weights, gradients, strict=True):
+        if gradient is None or leaf.rho == 0:
+            continue
+        weight = widened(weight)
+        scaling = rule(leaf, weight, scratch.temporary(weight))
+        if scaling is None:
+            plain.append(gradient)
+        else:
+            scaled.append(torch.linalg.vector_norm(scaling.mul_(real(gradient))))
+            owners.append(gradient)
+    return total_norm(norms(plain) + scaled, plain + owners)
+
+
+def ascend(
+    rule: Rule,
+    leaves: Sequence[Leaf],
+    weights: Vector,
+    start: Vector,
+    gradients: Gradients,
+    length: Tensor,
+    scratch: Scratch,
+    out: Vector,
+) -> None:
+    """``out <- start + rho * T^2 g / |T g|`` with ``T`` at ``weights``; where nothing climbs, ``out <- start``."""
+    scales: dict[tuple[float, torch.device], Tensor] = {}
+    for leaf, weight, origin, gradient, point in zip(leaves, weights, start, gradients, out, strict=True):
+        if gradient is None or leaf.rho == 0:
+            if point is not origin:
+                point.copy_(origin)
+            continue
+        key = (leaf.sign * leaf.rho, gradient.device)
+        if key not in scales:
+            scales[key] = (key[0] / (length + TINY)).to(gradient.device, non_blocking=True)
+        # half precision is widened: its scale rho / |g| may overflow, and the sum is rounded only once
+        direction, wide_weight, wide_origin = widened(real(gradient)), widened(weight), widened(origin)
+        scaling = rule(leaf, wide_weight, scratch.temporary(wide_weight))
+        if scaling is not None:
+            direction = scaling.square_().mul_(direction)
+        if wide_origin is origin:
+            torch.addcmul(origin, direction.to(origin.dtype), scales[key].to(origin.dtype), out=point)
+        else:
+            point.copy_(torch.addcmul(wide_origin, direction, scales[key]))

@@ -1,0 +1,208 @@
+"""The walk over the ascent gradients of one step: evaluate, climb, hand the gradient on.
+
+A walk is a generator that asks for an evaluation by yielding a :class:`~lookbehind.optim.passes.Pass` and is sent the
+loss; whoever drives it (``step(closure)`` or the loop form) runs forward and backward in between. The gradient at a
+point serves the descent there *and* the next ascent step, so a minibatch costs k + 1 evaluations and not 2k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lookbehind.optim.ascent import Gradients, Leaf, Rule, ascend, length
+from lookbehind.optim.diagnostics import Diagnostics
+from lookbehind.optim.passes import HOW_TO_WRITE_A_CLOSURE, Itinerary, Loss, Pass, Walk
+from lookbehind.optim.precision import check_finite
+from lookbehind.optim.rng import Replay
+from lookbehind.optim.statistics import held_statistics
+from lookbehind.optim.weights import Exchange, Scratch, Vector, dot, norms, real, total, total_norm
+
+
+@dataclass
+class _Evaluation:
+    loss: Loss | None
+    norm: Tensor  # of the whole gradient
+    length: Tensor | None  # |T g|, where an ascent step follows
+
+
+class Climb:
+    """Walks the chains of one step and hands every gradient to ``receive(index, share, chains_left)``."""
+
+    def __init__(
+        self,
+        *,
+        rule: Rule,
+        leaves: Sequence[Leaf],
+        exchange: Exchange,
+        scratch: Scratch,
+        itinerary: Itinerary,
+        ascents: int,
+        last: Diagnostics,
+        check: bool,
+        cosine: str,
+        hold_statistics_of: nn.Module | None,
+        replay: Replay | None,
+    ) -> None:
+        self._rule = rule
+        self._leaves = leaves
+        self._exchange = exchange
+        self._scratch = scratch
+        self._itinerary = itinerary
+        self._ascents = ascents
+        self._last = last
+        self._check = check
+        self._cosine = cosine
+        self._held_model = hold_statistics_of
+        self._replay = replay
+        self._first_gradient: Vector | None = None
+        self.climbing = False
+        self.over = False  # True once no more gradient will be evaluated: the point's memory is free
+
+    def walk(self, receive: Callable[[int, float, bool], None]) -> Walk:
+        """All chains, one after the other."""
+        for chain, share in enumerate(self._itinerary.shares):
+            chains_left = chain + 1 < len(self._itinerary.shares)
+            yield from self._chain(chain, share, lambda i: receive(i, share, chains_left), chains_left)  # noqa: B023
+        return None
+
+    def _chain(self, chain: int, share: float, receive: Callable[[int], None], chains_left: bool) -> Walk:
+        ascents, switches = self._ascents, self._itinerary.switches
+        self._exchange.home()
+        self.over = not ascents and not chains_left
+        evaluation = yield from self._evaluate(0, 0, chain, climbs=ascents > 0)
+        self._last.record(0, share, evaluation.loss, evaluation.norm)
+        self._keep_first_gradient()
+        if ascents:
+            self._ascend(evaluation, from_slow=True)
+        receive(0)
+        for point in range(1, ascents + 1):
+            if switches and point > 1:  # the new minibatch has its own gradient here
+                evaluation = yield from self._evaluate(point - 1, point - 1, chain, climbs=True)
+                self._ascend(evaluation)
+            goes_on = point < ascents and not switches
+            evaluation = yield from self._evaluate(point, point - 1 if switches else 0, chain, climbs=goes_on)
+            self._last.record(point, share, evaluation.loss, evaluation.norm)
+            if goes_on:
+                # before the gradient is handed on: the base optimizer may write into it
+                self._ascend(evaluation)
+            elif point == ascents:
+                self._record_cosine(share, evaluation.norm)
+                self.over = not chains_left
+            receive(point)
+        return None
+
+    def _evaluate(
+        self, point: int, minibatch: int, chain: int, *, climbs: bool
+    ) -> Generator[Pass, Loss | None, _Evaluation]:
+        if point:
+            self._exchange.show(self._exchange.point)
+        if self._itinerary.loss is not None and self._last.evaluations == 0:
+            loss: Loss | None = self._itinerary.loss
+            self._last.evaluations += 1
+        else:
+            for leaf in self._leaves:
+                leaf.parameter.grad = None  # also where the closure forgets it
+            request = Pass(self._last.evaluations, point, minibatch, chain)
+            with self._conditions(request):
+                self._last.evaluations += 1
+                loss = yield request
+        loss = _scalar(loss)
+        gradients = self._gradients()
+        present = [g for g in gradients if g is not None]
+        norm = total_norm(norms(present), present)
+        reach = None
+        if climbs:
+            reach = length(self._rule, self._leaves, self._weights(point == 0), gradients, self._scratch)
+        if self._check:
+            check_finite(loss, norm, reach, f"evaluation {self._last.evaluations} of the step")
+        return _Evaluation(loss, norm, reach)
+
+    @contextmanager
+    def _conditions(self, request: Pass) -> Iterator[None]:
+        with ExitStack() as stack:
+            if self._replay is not None:
+                stack.enter_context(self._replay((request.micro_batch, request.minibatch)))
+            if request.climbing:
+                stack.enter_context(held_statistics(self._held_model))
+            self.climbing = request.climbing
+            try:
+                yield
+            finally:
+                self.climbing = False
+
+    def _gradients(self) -> Gradients:
+        gradients = [leaf.parameter.grad for leaf in self._leaves]
+        for leaf, gradient in zip(self._leaves, gradients, strict=True):
+            if gradient is not None and gradient.layout is not torch.strided:
+                raise TypeError(
+                    f"{leaf} has a gradient of layout {gradient.layout}: sparse gradients are not supported; "
+                    "use nn.Embedding(..., sparse=False), or leave the parameter to an optimizer of its own"
+                )
+        if all(gradient is None for gradient in gradients):
+            raise RuntimeError(
+                f"no gradient after evaluation {self._last.evaluations} of the step: none of the "
+                f"{len(gradients)} parameters has one. Call loss.backward()\n{HOW_TO_WRITE_A_CLOSURE}"
+            )
+        return gradients
+
+    def _weights(self, from_slow: bool) -> Vector:
+        """Where the rule takes its scaling."""
+        at_slow = from_slow or getattr(self._rule, "at", "point") == "slow"
+        return self._exchange.slow if at_slow else self._exchange.point
+
+    def _ascend(self, evaluation: _Evaluation, *, from_slow: bool = False) -> None:
+        exchange = self._exchange
+        if not exchange.held:
+            exchange.hold()
+        start = exchange.slow if from_slow else exchange.point
+        assert evaluation.length is not None
+        ascend(
+            self._rule,
+            self._leaves,
+            self._weights(from_slow),
+            start,
+            self._gradients(),
+            evaluation.length,
+            self._scratch,
+            out=exchange.point,
+        )
+
+    def _keep_first_gradient(self) -> None:
+        if self._cosine == "gradients" and self._ascents:
+            self._first_gradient = self._first_gradient or self._scratch.take()
+            for kept, gradient in zip(self._first_gradient, self._gradients(), strict=True):
+                kept.zero_() if gradient is None else kept.copy_(gradient)
+
+    def _record_cosine(self, share: float, norm: Tensor) -> None:
+        """Between the last gradient and the way that led there (or the first gradient)."""
+        if self._cosine == "none":
+            return
+        if self._first_gradient is not None:
+            way = [real(g) for g in self._first_gradient]
+        else:
+            way = self._exchange.point  # no more evaluation in this chain: its memory may take the difference
+            torch._foreach_sub_(way, self._exchange.slow)
+        owners = [leaf.parameter for leaf in self._leaves]
+        products = [
+            (dot(w, real(g)), owner)
+            for w, g, owner in zip(way, self._gradients(), owners, strict=True)
+            if g is not None
+        ]
+        product = total(*map(list, zip(*products, strict=True)))
+        size = total_norm(list(torch._foreach_norm(way, 2, dtype=norm.dtype)), owners) * norm
+        self._last.record_cosine(share, torch.where(size > 0, product / size, 0.0))
+
+
+def _scalar(loss: Loss | None) -> Loss | None:
+    if not isinstance(loss, Tensor):
+        return loss
+    if loss.numel() != 1:
+        raise ValueError(
+            f"the closure returned a tensor of shape {tuple(loss.shape)}: return one number, the mean loss"
+        )
+    return loss.detach().reshape(())

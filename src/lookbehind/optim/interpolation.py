@@ -1,0 +1,89 @@
+"""How far the slow weights follow the fast ones: ``slow <- slow + alpha (fast - slow)``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lookbehind.optim.checks import fraction
+from lookbehind.optim.weights import Vector, dot, total, widened
+
+
+class Interpolation(Protocol):
+    """Gives alpha: a number for all, or one 0-dimensional tensor per parameter."""
+
+    @property
+    def needs_first(self) -> bool:
+        """Must the fast weights after the first base step be kept?"""
+        ...
+
+    def __call__(self, slow: Vector, first: Vector, fast: Vector, owners: Sequence[Tensor]) -> float | Sequence[Tensor]:
+        """Alpha from the weights before the step, after its first and after its last base step."""
+        ...
+
+
+@dataclass(frozen=True)
+class constant:  # noqa: N801, a value with arguments, used like a function
+    """The same alpha always; 1 is no interpolation (the fast weights are kept), 0 leaves the weights."""
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        fraction("alpha", self.alpha)
+        object.__setattr__(self, "alpha", float(self.alpha))
+
+    @property
+    def needs_first(self) -> bool:
+        """No: only the ends count."""
+        return False
+
+    def __call__(self, slow: Vector, first: Vector, fast: Vector, owners: Sequence[Tensor]) -> float:
+        """The constant."""
+        return self.alpha
+
+
+none = constant(1.0)
+
+
+@dataclass(frozen=True)
+class adaptive:  # noqa: N801, a value with arguments, used like a function
+    """``alpha = (c + 1) / 2`` with ``c = cos(first - slow, fast - slow)``: go all the way while the way is straight.
+
+    ``first`` are the fast weights after the first base step. One cosine over the whole vector, or one per tensor.
+    """
+
+    per_tensor: bool = False
+
+    @property
+    def needs_first(self) -> bool:
+        """Yes: the first step is compared with the whole move."""
+        return True
+
+    def __call__(self, slow: Vector, first: Vector, fast: Vector, owners: Sequence[Tensor]) -> list[Tensor]:
+        """One tensor per parameter; the same one for all, unless per tensor."""
+        products = [_products(*tensors) for tensors in zip(slow, first, fast, strict=True)]
+        if self.per_tensor:
+            parts = [
+                [total([value], [owner]) for value in three] for three, owner in zip(products, owners, strict=True)
+            ]
+            return [_alpha(*three) for three in parts]
+        both, first_square, whole_square = (total(list(values), owners) for values in zip(*products, strict=True))
+        alpha = _alpha(both, first_square, whole_square)
+        return [alpha.to(tensor.device, non_blocking=True) for tensor in slow]
+
+
+def _products(slow: Tensor, first: Tensor, fast: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    origin = widened(slow)
+    begin, whole = widened(first) - origin, widened(fast) - origin
+    return dot(begin, whole), dot(begin, begin), dot(whole, whole)
+
+
+def _alpha(both: Tensor, first_square: Tensor, whole_square: Tensor) -> Tensor:
+    length = first_square.sqrt() * whole_square.sqrt()
+    # where nothing moved the cosine has no meaning; any alpha gives the same weights
+    cosine = torch.where(length > 0, both / length, 0.0)
+    return ((cosine + 1) / 2).clamp(0, 1)

@@ -1,0 +1,145 @@
+"""The methods of the paper by name: constructors that pick parts.
+
+Every one takes the options of :class:`~lookbehind.SharpnessAware` beside its own arguments: ``reach``, ``schedule``,
+``model``, ``batchnorm``, ``rng``, ``nonfinite``, ``restore``, ``cosine``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypedDict
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lookbehind.optim.ascent import asam
+from lookbehind.optim.checks import fraction, one_of
+from lookbehind.optim.descent import Descent, each, last, mean, mean_with_clean
+from lookbehind.optim.interpolation import Interpolation, adaptive, constant
+from lookbehind.optim.schedule import Schedule
+from lookbehind.optim.sharpness_aware import SharpnessAware
+from lookbehind.optim.wrapper import checked_base
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Scale = str | Callable[[str | None, Tensor], bool]
+
+
+class Options(TypedDict, total=False):
+    """The options that all methods share; :class:`~lookbehind.SharpnessAware` explains them."""
+
+    reach: str
+    schedule: Schedule | None
+    model: nn.Module | None
+    batchnorm: str
+    rng: str
+    nonfinite: str
+    restore: str
+    cosine: str
+
+
+def SAM(base: Optimizer, *, rho: float = 0.05, **options: Unpack[Options]) -> SharpnessAware:
+    """SAM (Foret et al., 2021): climb once, descend with the gradient found there. 2 evaluations per step.
+
+    ``w <- base step on w with g(w + rho g(w) / |g(w)|)``
+
+    Example:
+        >>> optimizer = SAM(torch.optim.SGD(model.named_parameters(), lr=0.1, momentum=0.9), rho=0.05)
+        >>> loss = optimizer.step(closure)
+    """
+    return SharpnessAware(checked_base(base, "SAM"), rho=rho, **options)
+
+
+def ASAM(
+    base: Optimizer,
+    *,
+    rho: float = 0.5,
+    eta: float = 0.01,
+    scale: Scale = "auto",
+    at: str = "point",
+    **options: Unpack[Options],
+) -> SharpnessAware:
+    """ASAM (Kwon et al., 2021): SAM in a neighbourhood that scales with the weights. 2 evaluations per step.
+
+    ``w <- base step on w with g(w + rho T^2 g / |T g|)``, ``T = |w| + eta`` for the parameters that
+    :class:`~lookbehind.optim.ascent.asam` scales (``scale``, ``at``: explained there).
+    """
+    return SharpnessAware(checked_base(base, "ASAM"), rho=rho, ascent=asam(eta, scale, at), **options)
+
+
+def MultistepSAM(
+    base: Optimizer, *, rho: float, k: int, average: bool | str = False, **options: Unpack[Options]
+) -> SharpnessAware:
+    """Multistep-SAM: climb ``k`` times, descend with the last gradient, or their average. k + 1 evaluations per step.
+
+    Args:
+        average: False descends on the last gradient, True on the mean of the ``k`` perturbed points,
+            ``"with-clean"`` on the mean of all ``k + 1`` points.
+    """
+    base = checked_base(base, "MultistepSAM")
+    return SharpnessAware(base, rho=rho, k=k, descent=_averaging(average), **options)
+
+
+def MultistepASAM(
+    base: Optimizer,
+    *,
+    rho: float,
+    eta: float,
+    k: int,
+    average: bool | str = False,
+    scale: Scale = "auto",
+    at: str = "point",
+    **options: Unpack[Options],
+) -> SharpnessAware:
+    """Multistep-ASAM: :func:`MultistepSAM` with ASAM's ascent steps; ``at="slow"`` takes ``T`` before the climb."""
+    base = checked_base(base, "MultistepASAM")
+    return SharpnessAware(base, rho=rho, k=k, ascent=asam(eta, scale, at), descent=_averaging(average), **options)
+
+
+def LookbehindSAM(
+    base: Optimizer, *, rho: float = 0.05, k: int = 5, alpha: float | str = 0.5, **options: Unpack[Options]
+) -> SharpnessAware:
+    """Lookbehind-SAM: climb ``k`` times, let the fast weights descend on each gradient, follow with the slow ones.
+
+    ``w <- w + alpha (fast_k - w)``; k + 1 evaluations per step.
+
+    Args:
+        alpha: a number in [0, 1], ``"adaptive"`` (one cosine over the whole vector) or ``"adaptive-per-tensor"``.
+
+    Example:
+        >>> base = torch.optim.SGD(model.named_parameters(), lr=0.1, momentum=0.9)
+        >>> optimizer = LookbehindSAM(base, rho=0.05, k=5, alpha="adaptive", model=model, batchnorm="first")
+        >>> loss = optimizer.step(closure)
+    """
+    base = checked_base(base, "LookbehindSAM")
+    return SharpnessAware(base, rho=rho, k=k, descent=each, interpolation=_following(alpha), **options)
+
+
+def LookbehindASAM(
+    base: Optimizer,
+    *,
+    rho: float = 0.5,
+    eta: float = 0.01,
+    k: int = 5,
+    alpha: float | str = 0.5,
+    scale: Scale = "auto",
+    at: str = "point",
+    **options: Unpack[Options],
+) -> SharpnessAware:
+    """Lookbehind-ASAM: :func:`LookbehindSAM` with ASAM's ascent steps; ``at="slow"`` takes ``T`` before the climb."""
+    base = checked_base(base, "LookbehindASAM")
+    ascent, follow = asam(eta, scale, at), _following(alpha)
+    return SharpnessAware(base, rho=rho, k=k, ascent=ascent, descent=each, interpolation=follow, **options)
+
+
+def _averaging(average: bool | str) -> Descent:
+    one_of("average", average, (False, True, "with-clean"))  # type: ignore[arg-type]
+    return mean_with_clean if average == "with-clean" else mean if average else last
+
+
+def _following(alpha: float | str) -> Interpolation:
+    if isinstance(alpha, str):
+        one_of("alpha", alpha, ("adaptive", "adaptive-per-tensor"), "or give a number from 0 to 1")
+        return adaptive(per_tensor=alpha == "adaptive-per-tensor")
+    return constant(fraction("alpha", alpha, ', "adaptive" or "adaptive-per-tensor"'))

@@ -1,0 +1,31 @@
+"""Losses and gradients that are not finite."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from lookbehind.optim.passes import Loss
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss or a gradient was NaN or infinite. The weights are as they were before the step."""
+
+
+def check_finite(loss: Loss | None, norm: Tensor, length: Tensor | None, where: str) -> None:
+    """Raise if the loss, the gradient's norm or the length ``|T g|`` of the ascent is not finite: one host read."""
+    flags = torch.isfinite(norm)
+    if length is not None:
+        flags = flags & torch.isfinite(length)
+    if isinstance(loss, Tensor):
+        flags = flags & torch.isfinite(loss).to(flags.device, non_blocking=True)
+    elif loss is not None and not math.isfinite(loss):
+        flags = torch.zeros_like(flags)
+    if not bool(flags):
+        seen = "" if loss is None else f"loss {float(loss):g}, "
+        raise NonFiniteError(
+            f"{where}: {seen}gradient norm {float(norm):g}. The weights are as before the step. Lower the learning "
+            'rate or rho, look at this minibatch, or choose nonfinite="skip" to pass over such steps'
+        )

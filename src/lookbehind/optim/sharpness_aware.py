@@ -1,0 +1,433 @@
+"""The torch Optimizer that wires ascent, descent and interpolation to a base optimizer."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from lookbehind.optim import descent as descents
+from lookbehind.optim.ascent import Leaf, Rule, sam
+from lookbehind.optim.checks import count, non_negative, one_of
+from lookbehind.optim.climb import Climb
+from lookbehind.optim.descent import Descender, Descent, Plan
+from lookbehind.optim.diagnostics import Diagnostics
+from lookbehind.optim.interpolation import Interpolation, none
+from lookbehind.optim.passes import (
+    HOW_TO_WRITE_A_CLOSURE,
+    Itinerary,
+    Passes,
+    Walk,
+    drive,
+    loop_itinerary,
+    planned,
+)
+from lookbehind.optim.precision import NonFiniteError
+from lookbehind.optim.rng import Replay
+from lookbehind.optim.schedule import Schedule
+from lookbehind.optim.statistics import Statistics
+from lookbehind.optim.weights import Exchange, Scratch, Vector, real
+from lookbehind.optim.wrapper import BaseState, Wrapper, all_parameters, checked_base
+
+COUNTERS = ("ascent_steps", "ascent_evaluations", "ascent_skipped")
+
+
+class SharpnessAware(Wrapper):
+    """Climb ``k`` times, descend on the gradients found there, and move the slow weights towards the fast ones.
+
+    ::
+
+        point <- slow <- fast <- w
+        for i = 1..k:  point <- point + rho T^2 g(point) / |T g(point)|          (ascent)
+                       fast  <- base optimizer's step on fast with g(point)      (descent)
+        w <- slow + alpha (fast - slow)                                          (interpolation)
+
+    The methods with names (:func:`~lookbehind.SAM`, :func:`~lookbehind.LookbehindSAM`, ...) pick the parts; this class
+    is for what has no name yet.
+
+    Args:
+        base: the optimizer to wrap, an instance; its groups and state are this optimizer's.
+        rho: radius of an ascent step; ``ascent_rho`` in a group takes precedence, and 0 there leaves the group's
+            parameters unperturbed and out of the norm.
+        k: number of ascent steps.
+        ascent: the scaling ``T``: :func:`~lookbehind.optim.ascent.sam` or :class:`~lookbehind.optim.ascent.asam`.
+        descent: which gradients the base optimizer steps with: ``last``, ``mean``, ``mean_with_clean``, ``each``,
+            ``repeat`` of :mod:`lookbehind.optim.descent`, or a function of your own.
+        interpolation: ``none``, ``constant(alpha)`` or ``adaptive(per_tensor=...)``.
+        reach: ``"per-step"``: every ascent step has the size rho; ``"total"``: rho / k, to stay within rho.
+        schedule: when to climb, and k and rho over time.
+        model: the model, where its normalisation layers matter (``batchnorm`` and restoring their buffers).
+        batchnorm: running statistics are updated in ``"all"`` passes, or only in the ``"first"``, at the unperturbed
+            weights (recommended; needs ``model``).
+        rng: ``"fresh"`` random numbers in every evaluation, or ``"replay"``: the same dropout masks in all
+            evaluations of a minibatch, so that reusing a gradient is exact.
+        nonfinite: what a NaN or infinite loss or gradient does: ``"raise"``, ``"skip"`` the step (counted in
+            ``skipped``), or ``"propagate"`` (no check, and nothing in a step waits for the device).
+        restore: what is put back when a step fails: the ``"weights"``, or ``"all"``, the base optimizer's state too
+            (which costs a copy of it per step).
+        cosine: the cosine in ``last``: between the last gradient and the whole ``"climb"``, between the first and
+            last ``"gradients"`` (one more buffer), or ``"none"``.
+
+    Example:
+        >>> base = torch.optim.SGD(model.named_parameters(), lr=0.1, momentum=0.9)
+        >>> optimizer = SharpnessAware(base, rho=0.15, k=5, descent=repeat, interpolation=constant(0.5))
+        >>> loss = optimizer.step(closure)
+    """
+
+    def __init__(
+        self,
+        base: Optimizer,
+        *,
+        rho: float = 0.05,
+        k: int = 1,
+        ascent: Rule = sam,
+        descent: Descent = descents.last,
+        interpolation: Interpolation = none,
+        reach: str = "per-step",
+        schedule: Schedule | None = None,
+        model: nn.Module | None = None,
+        batchnorm: str = "all",
+        rng: str = "fresh",
+        nonfinite: str = "raise",
+        restore: str = "weights",
+        cosine: str = "climb",
+    ) -> None:
+        checked_base(base, "SharpnessAware")
+        if isinstance(base, SharpnessAware):
+            raise TypeError(f"base={base!r}: it climbs already; wrap its own base, or choose another descent")
+        for name, part in (("ascent", ascent), ("descent", descent), ("interpolation", interpolation)):
+            if not callable(part):
+                raise TypeError(f"{name}={part!r}: give one of the parts in lookbehind.optim.{name}")
+        one_of("reach", reach, ("per-step", "total"))
+        one_of("batchnorm", batchnorm, ("all", "first"))
+        one_of("rng", rng, ("fresh", "replay"))
+        one_of("nonfinite", nonfinite, ("raise", "skip", "propagate"))
+        one_of("restore", restore, ("weights", "all"))
+        one_of("cosine", cosine, ("climb", "gradients", "none"))
+        if schedule is not None and not isinstance(schedule, Schedule):
+            raise TypeError(f"schedule={schedule!r}: give a lookbehind.Schedule(...)")
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"model={model!r}: give the torch.nn.Module that is trained")
+        if batchnorm == "first" and model is None:
+            raise ValueError("batchnorm='first': give model=, whose running statistics are to be held")
+        self.rho = non_negative("rho", rho)
+        self.k = count("k", k)
+        self.ascent = ascent
+        self.descent = descent
+        self.interpolation = interpolation
+        self.reach = reach
+        self.schedule = schedule or Schedule()
+        self.model = model
+        self.batchnorm = batchnorm
+        self.rng = rng
+        self.nonfinite = nonfinite
+        self.restore = restore
+        self.cosine = cosine
+        self.last: Diagnostics | None = None
+        self._climb: Climb | None = None
+        self._scratch = Scratch()
+        super().__init__(base)
+        self._plan(self.k)  # a wrong descent is found here, not at the first step
+        for name in COUNTERS:
+            self._set_counter(name, self._counter(name))
+
+    # --- what a user reads
+
+    @property
+    def evaluations(self) -> int:
+        """Gradients computed so far, over the whole training; saved with the state."""
+        return self._counter("ascent_evaluations")
+
+    @property
+    def steps(self) -> int:
+        """Steps so far, plain and skipped ones included; the schedule counts them."""
+        return self._counter("ascent_steps")
+
+    @property
+    def skipped(self) -> int:
+        """Steps that were passed over because of a non-finite loss or gradient."""
+        return self._counter("ascent_skipped")
+
+    @property
+    def climbing(self) -> bool:
+        """True while the gradient at a perturbed point is evaluated: ask it before you log from inside the closure."""
+        return self._climb is not None and self._climb.climbing
+
+    @property
+    def ascents(self) -> int:
+        """How many ascent steps the next step takes (0: a plain step): as many minibatches as ``switching`` needs."""
+        return descents.ascents(self._plan(self.schedule.steps(self.steps, self.k)))
+
+    def free_buffers(self) -> None:
+        """Let the scratch buffers go, for example before a long evaluation. The next step makes new ones."""
+        self._scratch.free()
+
+    # --- a step
+
+    def step(self, closure: Any = None) -> Any:
+        """Take a step and return the loss at the weights before it.
+
+        Args:
+            closure: zeroes the gradients, runs forward and backward and returns the loss. Or one of
+                ``switching(...)``, ``micro_batches(...)``, ``given(...)`` in its place.
+        """
+        if closure is None:
+            return self._step_without_closure()
+        itinerary, evaluate = planned(closure, self.ascents)
+        return drive(self._walk(itinerary), evaluate)
+
+    def passes(self, *, switching: bool = False, micro_batches: Sequence[float] | None = None) -> Passes:
+        """The same step as a loop, for people without closures; see :class:`~lookbehind.optim.passes.Passes`.
+
+        Args:
+            switching: a new minibatch per ascent step; each pass says which by its ``minibatch``.
+            micro_batches: their sizes, for m-SAM; each pass says which by its ``micro_batch``.
+        """
+        itinerary = loop_itinerary(switching, micro_batches, self.ascents)
+        walk = self._walk(itinerary)
+        self._run_hooks_around_loop(before=True)
+        return Passes(walk, itinerary.evaluations(self.ascents), lambda: self._run_hooks_around_loop(before=False))
+
+    def _step_without_closure(self) -> None:
+        # torch.distributed.checkpoint fills the state of a fresh optimizer by a step with lr 0 and no closure
+        if all(float(group.get("lr", 1.0)) == 0.0 for group in self.param_groups):
+            self.base.step()
+            return
+        raise TypeError(
+            "step() without a closure: the gradient is needed at more than one point, so the optimizer has to evaluate "
+            f"the loss itself. Write\n\n{HOW_TO_WRITE_A_CLOSURE}\n\nor use the loop `with optimizer.passes() as "
+            "passes: for _ in passes: ...`; if loss.backward() has been called already, step(given(loss, closure))."
+        )
+
+    def _walk(self, itinerary: Itinerary) -> Walk:
+        """One step, as a generator of the evaluations that it needs; nothing is touched before it is started."""
+        if self._climb is not None:
+            raise RuntimeError("step() was called inside a step: call it after the closure or the loop has ended")
+        plan = self._plan(self.schedule.steps(self.steps, self.k))
+        leaves = self._leaves(descents.ascents(plan))
+        if itinerary.loss is None:
+            self._refuse_gradients(leaves)
+        elif self.rng == "replay":
+            raise ValueError(
+                "rng='replay' with given(...): the random numbers of the first pass are gone; give a closure"
+            )
+        return self._run(plan, leaves, itinerary)
+
+    def _run(self, plan: Plan, leaves: list[Leaf], itinerary: Itinerary) -> Walk:
+        parameters = [leaf.parameter for leaf in leaves]
+        self._scratch.open(parameters)
+        exchange = Exchange(parameters, self._scratch)
+        last = Diagnostics(descents.ascents(plan))
+        statistics = Statistics(self.model) if self.model is not None else None
+        self._climb = climb = Climb(
+            rule=self.ascent,
+            leaves=leaves,
+            exchange=exchange,
+            scratch=self._scratch,
+            itinerary=itinerary,
+            ascents=last.ascents,
+            last=last,
+            check=self.nonfinite != "propagate",
+            cosine=self.cosine,
+            hold_statistics_of=self.model if self.batchnorm == "first" else None,
+            replay=Replay(parameters) if self.rng == "replay" else None,
+        )
+        fast = _Fast(self, plan, exchange, climb, self._scratch, last)
+        descender = Descender(plan, parameters, self._scratch, fast.step)
+        try:
+            yield from climb.walk(lambda i, share, chains_left: descender.receive(i, share, chains_left=chains_left))
+            self._set_counter("ascent_steps", self.steps + 1)
+        except BaseException as error:
+            exchange.home()
+            fast.restore_base()
+            if statistics is not None:
+                statistics.restore()
+            if not (self.nonfinite == "skip" and isinstance(error, NonFiniteError)):
+                raise
+            last.skipped = True
+            self._set_counter("ascent_skipped", self.skipped + 1)
+            self._set_counter("ascent_steps", self.steps + 1)
+        finally:
+            self._climb = None
+            self._set_counter("ascent_evaluations", self.evaluations + last.evaluations)
+            for parameter in parameters:
+                parameter.grad = None
+        self.last = last
+        return last.clean_loss
+
+    # --- the pieces of a step
+
+    def _plan(self, k: int) -> Plan:
+        return descents.checked(self.descent(k), self.descent, k) if k else descents.clean(0)
+
+    def _leaves(self, ascents: int) -> list[Leaf]:
+        factor = self.schedule.factor(self.steps) if ascents else 1.0
+        if self.reach == "total" and ascents:
+            factor /= ascents
+        leaves = []
+        for number, group in enumerate(self.param_groups):
+            rho = group.get("ascent_rho")
+            rho = self.rho if rho is None else non_negative(f"param_groups[{number}]['ascent_rho']", rho)
+            eta = group.get("ascent_eta")
+            eta = None if eta is None else non_negative(f"param_groups[{number}]['ascent_eta']", eta)
+            names = group.get("param_names") or [None] * len(group["params"])
+            sign = -1.0 if group.get("maximize") else 1.0
+            leaves += [
+                Leaf(parameter, name, rho * factor, eta, sign)
+                for parameter, name in zip(group["params"], names, strict=True)
+                if parameter.requires_grad
+            ]
+        if not leaves:
+            raise RuntimeError("no parameter of the base optimizer has requires_grad=True: there is nothing to train")
+        return leaves
+
+    @staticmethod
+    def _refuse_gradients(leaves: Sequence[Leaf]) -> None:
+        for leaf in leaves:
+            if leaf.parameter.grad is not None:
+                raise RuntimeError(
+                    f"{leaf} has a gradient before the step: call optimizer.zero_grad() first; or, if it is the "
+                    "gradient of this minibatch at the current weights, announce it: step(given(loss, closure)). "
+                    "For gradient accumulation let the closure run over all micro-batches"
+                )
+
+    # --- saving, loading, copying
+
+    def _settings(self) -> dict[str, Any]:
+        names = ("rho", "k", "ascent", "descent", "interpolation", "reach", "schedule", "batchnorm", "rng")
+        return {name: _plain_words(getattr(self, name)) for name in names}
+
+    def _saved(self) -> dict[str, Any]:
+        kinds = {name: _kind(getattr(self, name)) for name in ("ascent", "descent", "interpolation")}
+        shapes = [list(p.shape) for p in all_parameters(self)]
+        return {"sharpness_aware": {"kinds": kinds, "settings": self._settings(), "shapes": shapes}}
+
+    def _check_saved(self, state_dict: dict[str, Any]) -> None:
+        if "lookahead" in state_dict and not hasattr(self.base, "slow_weights"):
+            raise ValueError(
+                "this state was saved by Lookahead, here there is none: wrap this optimizer in Lookahead(...) and load "
+                "the state into that"
+            )
+        saved = state_dict.get("sharpness_aware")
+        if saved is None:
+            return  # a plain state of the base optimizer, or a distributed checkpoint
+        mine = self._saved()["sharpness_aware"]
+        kinds = _differences(saved["kinds"], mine["kinds"])
+        if kinds:
+            raise ValueError(
+                f"this state was saved by another method: {kinds}. Make the same optimizer, or load only the base "
+                "optimizer's part: optimizer.base.load_state_dict(state)"
+            )
+        if saved["shapes"] != mine["shapes"]:
+            raise ValueError(f"this state was saved for other parameters: {self._shape_difference(saved['shapes'])}")
+        settings = _differences(saved["settings"], mine["settings"])
+        if settings:
+            warnings.warn(
+                f"this state was saved with other settings: {settings}. Training goes on with this optimizer's own",
+                stacklevel=3,
+            )
+
+    def _shape_difference(self, saved: Sequence[Sequence[int]]) -> str:
+        parameters = all_parameters(self)
+        if len(saved) != len(parameters):
+            return f"{len(saved)} of them, this optimizer has {len(parameters)}"
+        names = [n for g in self.param_groups for n in g.get("param_names") or [None] * len(g["params"])]
+        for number, (shape, parameter) in enumerate(zip(saved, parameters, strict=True)):
+            if list(shape) != list(parameter.shape):
+                name = repr(names[number]) if names[number] else f"number {number}"
+                return f"parameter {name} had the shape {list(shape)}, here it is {list(parameter.shape)}"
+        return "their order differs"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_scratch": Scratch(), "_climb": None}
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value}" for name, value in self._settings().items())
+        return f"{type(self).__name__}({type(self.base).__name__}, {settings})"
+
+
+class _Fast:
+    """The fast weights of one step: moved by the base optimizer, followed by the slow ones in the end."""
+
+    def __init__(
+        self,
+        optimizer: SharpnessAware,
+        plan: Plan,
+        exchange: Exchange,
+        climb: Climb,
+        scratch: Scratch,
+        last: Diagnostics,
+    ) -> None:
+        self._base = optimizer.base
+        self._interpolation = optimizer.interpolation if last.ascents else none
+        self._exchange = exchange
+        self._climb = climb
+        self._scratch = scratch
+        self._last = last
+        # one step, kept as it is: the base optimizer moves the weights themselves, as it would alone
+        self._in_place = len(plan) == 1 and self._interpolation == none and optimizer.restore == "weights"
+        self._keeps_state = optimizer.restore == "all"
+        self._state: BaseState | None = None
+        self._fast: Vector | None = None
+        self._first: Vector | None = None
+
+    def step(self, final: bool) -> None:
+        """One step of the base optimizer with the gradient that is in ``p.grad``."""
+        if self._in_place:
+            self._exchange.home()
+            self._base.step()
+            return
+        if self._fast is None:
+            self._begin()
+        assert self._fast is not None
+        self._exchange.show(self._fast)
+        self._base.step()
+        if self._first is None and self._interpolation.needs_first and not final:
+            self._first = [real(t) for t in self._scratch.take()]
+            torch._foreach_copy_(self._first, self._fast)
+        if final:
+            self._interpolate(self._fast)
+
+    def _begin(self) -> None:
+        if self._keeps_state:
+            self._state = BaseState(self._base, except_keys=COUNTERS)
+        if not self._exchange.held:
+            self._exchange.hold()
+        self._fast = self._exchange.start_fast(point_is_over=self._climb.over)
+
+    def _interpolate(self, fast: Vector) -> None:
+        first = fast if self._first is None else self._first
+        alpha = self._interpolation(self._exchange.slow, first, fast, self._exchange.parameters)
+        self._exchange.move_slow(fast, alpha)
+        self._state = None  # the step is taken: nothing to put back any more
+        self._exchange.home()
+        self._last._alpha = alpha
+
+    def restore_base(self) -> None:
+        """Put the base optimizer's state back, where it was kept."""
+        if self._state is not None:
+            self._state.restore()
+
+
+def _kind(part: object) -> str:
+    return str(getattr(part, "__name__", type(part).__name__))
+
+
+def _plain_words(value: Any) -> Any:
+    """A setting as plain types, which ``torch.load(weights_only=True)`` reads."""
+    if isinstance(value, int | float | str):
+        return value
+    if is_dataclass(value):
+        inner = ", ".join(f"{f.name}={_plain_words(getattr(value, f.name))}" for f in fields(value))
+        return f"{type(value).__name__}({inner})"
+    return value.__name__ if hasattr(value, "__name__") else repr(value)
+
+
+def _differences(saved: dict[str, Any], mine: dict[str, Any]) -> str:
+    keys = [key for key in {**saved, **mine} if saved.get(key) != mine.get(key)]
+    return "; ".join(f"{key} was {saved.get(key)}, here it is {mine.get(key)}" for key in keys)

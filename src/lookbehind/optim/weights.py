@@ -1,0 +1,240 @@
+"""Lists of tensors, one per parameter, and the exchange of the weights that the parameters show.
+
+A *vector* here is a list with one tensor per parameter. Three of them exist inside a step: ``slow`` (the weights
+before the step), ``point`` (where a gradient is evaluated) and ``fast`` (what the base optimizer moves).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Vector = list[Tensor]
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Is this a DTensor? Looked up in ``sys.modules``: importing the package would take a second."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def real(tensor: Tensor) -> Tensor:
+    """A tensor's numbers in this process: detached, the local shard of a DTensor, complex ones as pairs of reals."""
+    tensor = tensor.detach()
+    if is_sharded(tensor):
+        tensor = tensor.to_local()  # type: ignore[attr-defined]
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def wide(*tensors: Tensor) -> torch.dtype:
+    """The type that sums are accumulated in: an fp16 norm overflows at 65504, and SAM would silently stop."""
+    return torch.float64 if any(t.dtype in (torch.float64, torch.complex128) for t in tensors) else torch.float32
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """The tensor itself, or a float32 copy of a half-precision one."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """The inner product of two tensors of one shape, summed in float32 or wider."""
+    return torch.dot(widened(a).flatten(), widened(b).flatten())
+
+
+def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The Euclidean norm of each tensor (of the local shard, for a DTensor)."""
+    if not tensors:
+        return []
+    return list(torch._foreach_norm([real(t) for t in tensors], 2, dtype=wide(*tensors)))
+
+
+def total(parts: Sequence[Tensor], owners: Sequence[Tensor]) -> Tensor:
+    """The sum of 0-dimensional tensors, each computed from the local part of its owner, over all devices and ranks."""
+    if not parts:
+        return torch.zeros(())
+    device = parts[0].device
+    plain = [part for part, owner in zip(parts, owners, strict=True) if not is_sharded(owner)]
+    sums = [torch.stack([part.to(device, non_blocking=True) for part in plain]).sum()] if plain else []
+    sharded: dict[object, tuple[list[Tensor], Tensor]] = {}
+    for part, owner in zip(parts, owners, strict=True):
+        if is_sharded(owner):
+            key = (owner.device_mesh, tuple(owner.placements))  # type: ignore[attr-defined]
+            sharded.setdefault(key, ([], owner))[0].append(part)
+    for members, owner in sharded.values():
+        sums.append(_sum_over_ranks(torch.stack(members).sum(), owner).to(device, non_blocking=True))
+    return torch.stack(sums).sum()
+
+
+def _sum_over_ranks(part: Tensor, owner: Tensor) -> Tensor:
+    distributed = sys.modules["torch.distributed.tensor"]
+    placements = [distributed.Partial() if p.is_shard() else p for p in owner.placements]  # type: ignore[attr-defined]
+    whole: Tensor = distributed.DTensor.from_local(part, owner.device_mesh, placements).full_tensor()  # type: ignore[attr-defined]
+    return whole
+
+
+def total_norm(parts: Sequence[Tensor], owners: Sequence[Tensor]) -> Tensor:
+    """The norm of the whole vector from the norms of its tensors."""
+    if not parts or any(is_sharded(owner) for owner in owners):
+        return total([part.square() for part in parts], owners).sqrt()
+    # not the root of a sum of squares: the norm of norms keeps one tensor's norm bit for bit
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([p.to(parts[0].device, non_blocking=True) for p in parts]))
+    return norm
+
+
+class Scratch:
+    """Parameter-sized buffers that are kept between steps, since fresh memory costs page faults.
+
+    Buffers are not state: nothing reads one before writing it, and they are never saved.
+    """
+
+    def __init__(self) -> None:
+        self._vectors: list[Vector] = []
+        self._parameters: list[Tensor] = []
+        self._taken = 0
+        self._temporaries: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+
+    def open(self, parameters: Sequence[Tensor]) -> None:
+        """Begin a step: every buffer is free again; buffers that do not fit the parameters are dropped."""
+        self._taken = 0
+        self._parameters = list(parameters)
+        for vector in self._vectors[:1]:
+            if len(vector) != len(self._parameters) or not all(map(_fits, vector, self._parameters)):
+                self._vectors.clear()
+
+    def take(self) -> Vector:
+        """One more vector of uninitialised buffers."""
+        if self._taken == len(self._vectors):
+            self._vectors.append([torch.empty_like(p.detach()) for p in self._parameters])
+        self._taken += 1
+        return list(self._vectors[self._taken - 1])
+
+    def temporary(self, like: Tensor) -> Tensor:
+        """A buffer for one tensor, valid until the next call."""
+        key = (like.dtype, like.device)
+        flat = self._temporaries.get(key)
+        if flat is None or flat.numel() < like.numel():
+            flat = self._temporaries[key] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
+        flat = flat[: like.numel()]
+        return flat.as_strided(like.size(), like.stride()) if _is_dense(like) else flat.view(like.size())
+
+    def free(self) -> None:
+        """Let all buffers go."""
+        self.__init__()  # type: ignore[misc]
+
+
+def _fits(buffer: Tensor, parameter: Tensor) -> bool:
+    parameter = parameter.detach()
+    return (
+        type(buffer) is type(parameter)
+        and buffer.shape == parameter.shape
+        and buffer.dtype == parameter.dtype
+        and buffer.device == parameter.device
+        and (buffer.stride() == parameter.stride() or not _is_dense(parameter))
+        and getattr(buffer, "placements", None) == getattr(parameter, "placements", None)
+    )
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Do the elements fill their memory without gaps or overlap, in whatever order of dimensions?"""
+    expected = 1
+    for stride, size in sorted(
+        (stride, size) for stride, size in zip(tensor.stride(), tensor.size(), strict=True) if size != 1
+    ):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+class Exchange:
+    """Lets the parameters show one of the vectors ``slow``, ``point`` and ``fast`` at a time.
+
+    Where a parameter fills a storage of its own in CPU memory, showing a vector means pointing the parameter at
+    another storage, which costs nothing. Everywhere else (CUDA, DTensor, shared memory, views and aliases) values are
+    copied in place. Either way ``slow`` is never written but by :meth:`move_slow`, so that :meth:`home` puts the
+    weights back bit for bit at any time, also when an interrupt came in the middle of an exchange.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], scratch: Scratch) -> None:
+        self.parameters = list(parameters)
+        self._scratch = scratch
+        self._views = [real(p) for p in self.parameters]  # where each parameter's values live before the step
+        self._lends: list[bool] = []
+        self._shown: Vector = []
+        self.slow: Vector = self._views  # until hold(): the parameters themselves
+        self.point: Vector = []
+        self.held = False
+
+    def hold(self) -> None:
+        """Put ``slow`` aside and make room for ``point``: one vector of buffers for both."""
+        # our own view is one of the references to the storage, so it has to go before references are counted
+        self._views = self.slow = []
+        self._lends = _lenders(self.parameters)
+        self._views = [real(p) for p in self.parameters]
+        buffers = [real(b) for b in self._scratch.take()]
+        slow = [
+            view if lends else buffer.copy_(view)
+            for lends, view, buffer in zip(self._lends, self._views, buffers, strict=True)
+        ]
+        self.point = [
+            buffer if lends else view for lends, view, buffer in zip(self._lends, self._views, buffers, strict=True)
+        ]
+        self._shown = self.point  # where values are copied in place, ``point`` lives in the parameters at first
+        self.slow = slow
+        self.held = True
+
+    def start_fast(self, *, point_is_over: bool) -> Vector:
+        """The fast weights, equal to the slow ones; in ``point``'s place once no more gradient is to be evaluated."""
+        fast = self.point if point_is_over else [real(b) for b in self._scratch.take()]
+        torch._foreach_copy_(fast, self.slow)
+        return fast
+
+    def show(self, vector: Vector) -> None:
+        """Let the parameters have the values of ``vector`` (``point`` or ``fast``)."""
+        for i, (parameter, lends) in enumerate(zip(self.parameters, self._lends, strict=True)):
+            if lends:
+                parameter.data = vector[i]
+            elif vector is not self._shown:
+                view, other = self._views[i], vector[i]
+                kept = view.clone()
+                view.copy_(other)
+                other.copy_(kept)
+                self._shown[i], vector[i] = other, view
+        self._shown = vector
+
+    def move_slow(self, fast: Vector, alpha: float | Sequence[Tensor]) -> None:
+        """Set slow to slow + alpha (fast - slow), in one call: an interrupt finds either none or all of it done."""
+        torch._foreach_lerp_(self.slow, fast, alpha if isinstance(alpha, float) else list(alpha))
+
+    def home(self) -> None:
+        """Let the parameters have the slow weights again, in the storage they had before the step."""
+        if not self.held:
+            return
+        for parameter, lends, view, slow in zip(self.parameters, self._lends, self._views, self.slow, strict=True):
+            if lends:
+                parameter.data = slow
+            else:
+                view.copy_(slow)
+
+
+def _lenders(parameters: Sequence[Tensor]) -> list[bool]:
+    """Which parameters may be pointed at another storage, without anyone noticing?"""
+    return [_fills_a_storage_of_its_own(p) for p in parameters]
+
+
+def _fills_a_storage_of_its_own(parameter: Tensor) -> bool:
+    if type(parameter) not in (torch.nn.Parameter, Tensor) or parameter.device.type != "cpu":
+        return False
+    if parameter.layout is not torch.strided or parameter.is_complex():
+        return False
+    storage = parameter.untyped_storage()
+    if storage.is_shared():
+        return False
+    if storage.nbytes() != parameter.numel() * parameter.element_size() or not _is_dense(parameter):
+        return False
+    # two references are the parameter and ``storage``; a third is a view, a NumPy array or a tied tensor that
+    # would go on showing the old values
+    return bool(torch._C._storage_Use_Count(storage._cdata) == 2)

@@ -1,0 +1,170 @@
+"""Being a torch Optimizer around another one, so that loading, copying and schedulers keep working."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+_REFUSED: dict[type[Optimizer], str] = {
+    torch.optim.LBFGS: "it calls the closure itself, as often as it likes, and cannot be given gradients",
+    torch.optim.SparseAdam: "sparse gradients are not supported; use nn.Embedding(..., sparse=False) and Adam",
+}
+
+
+def checked_base(base: Any, user: str) -> Optimizer:
+    """The base optimizer itself, if it can be wrapped."""
+    if inspect.isclass(base):
+        raise TypeError(
+            f"{user}(base={base.__name__}): give an instance, for example "
+            f"{user}({base.__name__}(model.named_parameters(), lr=0.1))"
+        )
+    if not isinstance(base, Optimizer):
+        raise TypeError(f"{user}(base={base!r}): give a torch.optim.Optimizer, such as torch.optim.SGD(...)")
+    for kind, reason in _REFUSED.items():
+        if isinstance(base, kind):
+            raise TypeError(f"{user}(base={kind.__name__}): {reason}")
+    if not any(group["params"] for group in base.param_groups):
+        raise ValueError(f"{user}(base={type(base).__name__}): its parameter list is empty; give it the model's")
+    return base
+
+
+class Wrapper(Optimizer):
+    """A torch Optimizer whose ``param_groups`` and ``state`` are those of a base optimizer. Abstract."""
+
+    base: Optimizer
+
+    def __init__(self, base: Optimizer) -> None:
+        # not Optimizer.__init__: it would make groups of its own, which drift apart from the base's after a load
+        Optimizer.__setstate__(self, {"base": base, "defaults": dict(base.defaults)})
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The base optimizer's groups."""
+        return self.base.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.base.param_groups = groups
+
+    @property
+    def state(self) -> Any:
+        """The base optimizer's state."""
+        return self.base.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.base.state = state
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters to the base optimizer."""
+        self.base.add_param_group(param_group)
+
+    def train(self) -> None:
+        """For base optimizers that have a training and an evaluation mode (schedule-free ones)."""
+        getattr(self.base, "train", lambda: None)()
+
+    def eval(self) -> None:
+        """See :meth:`train`."""
+        getattr(self.base, "eval", lambda: None)()
+
+    # --- saving and loading
+
+    def _saved(self) -> dict[str, Any]:
+        """What this wrapper adds to the base's state dict, as plain types."""
+        raise TypeError(f"{type(self).__name__} is abstract")
+
+    def _check_saved(self, state_dict: dict[str, Any]) -> None:
+        """Raise if a state was not saved by an optimizer like this one."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the base optimizer, and beside it which method saved it."""
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        state_dict = {**self.base.state_dict(), **self._saved()}
+        for after in self._optimizer_state_dict_post_hooks.values():
+            state_dict = after(self, state_dict) or state_dict
+        return state_dict
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` gave, or a plain state of the base optimizer."""
+        state_dict = state_dict.copy()
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = before(self, state_dict) or state_dict
+        self._check_saved(state_dict)
+        self._load(state_dict)
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
+        self.base.load_state_dict(state_dict)
+
+    # --- copying
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a scheduler puts a ``step`` on the instance that is bound to the original: a copy must not inherit it
+        dropped = ("step", "_opt_called")
+        return {k: v for k, v in self.__dict__.items() if k not in dropped and not k.startswith("_optimizer_")}
+
+    # --- counters: in the groups, because distributed checkpoints keep nothing but ``state`` and ``param_groups``
+
+    def _counter(self, name: str) -> int:
+        return int(self.param_groups[0].get(name, 0))
+
+    def _set_counter(self, name: str, value: int) -> None:
+        for group in self.param_groups:
+            group[name] = value
+
+    def _run_hooks_around_loop(self, *, before: bool) -> None:
+        """What torch does around ``step``, for the loop form, which never calls it."""
+        hooks = self._optimizer_step_pre_hooks if before else self._optimizer_step_post_hooks
+        for hook in hooks.values():
+            if hook(self, (), {}) is not None and before:
+                raise RuntimeError(
+                    "a step pre-hook replaced the arguments of step(): use step(closure) in place of passes()"
+                )
+        if not before:
+            self._opt_called = True  # a scheduler looks for this
+
+
+def all_parameters(optimizer: Optimizer) -> list[Tensor]:
+    """The parameters in the order in which a state dict numbers them."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+class BaseState:
+    """A copy of a base optimizer's state and group settings, to put back if a step fails."""
+
+    def __init__(self, base: Optimizer, except_keys: Iterable[str]) -> None:
+        self._base = base
+        self._state = {p: {k: _copied(v) for k, v in entry.items()} for p, entry in base.state.items()}
+        kept_out = {"params", *except_keys}
+        self._groups = [{k: _copied(v) for k, v in g.items() if k not in kept_out} for g in base.param_groups]
+
+    def restore(self) -> None:
+        """Put everything back; tensors are written in place, new entries removed."""
+        state = self._base.state
+        for parameter in [p for p in state if p not in self._state]:
+            del state[parameter]
+        for parameter, entry in self._state.items():
+            current = dict(state[parameter])
+            state[parameter].clear()
+            state[parameter].update({k: _put_back(current.get(k), v) for k, v in entry.items()})
+        for group, saved in zip(self._base.param_groups, self._groups, strict=True):
+            group.update({k: _put_back(group.get(k), v) for k, v in saved.items()})
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else deepcopy(value)
+
+
+def _put_back(current: Any, saved: Any) -> Any:
+    if isinstance(saved, Tensor) and isinstance(current, Tensor) and current.shape == saved.shape:
+        with torch.no_grad():
+            return current.copy_(saved)
+    return saved
