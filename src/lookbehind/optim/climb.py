@@ -31,7 +31,11 @@ class _Evaluation:
 
 
 class Climb:
-    """Walks the chains of one step and hands every gradient to ``receive(index, share, chains_left)``."""
+    """Walks the chains of one step and hands every gradient to ``receive(index, share, wait)``.
+
+    With several chains the base steps wait for the last gradient of the last one: the memory of the point is then free
+    for the fast weights, and k + 1 buffers suffice.
+    """
 
     def __init__(
         self,
@@ -66,20 +70,19 @@ class Climb:
     def walk(self, receive: Callable[[int, float, bool], None]) -> Walk:
         """All chains, one after the other."""
         for chain, share in enumerate(self._itinerary.shares):
-            chains_left = chain + 1 < len(self._itinerary.shares)
-            yield from self._chain(chain, share, lambda i: receive(i, share, chains_left), chains_left)  # noqa: B023
+            yield from self._chain(chain, share, receive)
         return None
 
-    def _chain(self, chain: int, share: float, receive: Callable[[int], None], chains_left: bool) -> Walk:
-        ascents, switches = self._ascents, self._itinerary.switches
+    def _chain(self, chain: int, share: float, receive: Callable[[int, float, bool], None]) -> Walk:
+        ascents, switches, chains = self._ascents, self._itinerary.switches, len(self._itinerary.shares)
         self._exchange.home()
-        self.over = not ascents and not chains_left
+        self.over = not ascents and chain + 1 == chains
         evaluation = yield from self._evaluate(0, 0, chain, climbs=ascents > 0)
         self._last.record(0, share, evaluation.loss, evaluation.norm)
         self._keep_first_gradient()
         if ascents:
             self._ascend(evaluation, from_slow=True)
-        receive(0)
+        receive(0, share, chains > 1 and not self.over)
         for point in range(1, ascents + 1):
             if switches and point > 1:  # the new minibatch has its own gradient here
                 evaluation = yield from self._evaluate(point - 1, point - 1, chain, climbs=True)
@@ -92,8 +95,8 @@ class Climb:
                 self._ascend(evaluation)
             elif point == ascents:
                 self._record_cosine(share, evaluation.norm)
-                self.over = not chains_left
-            receive(point)
+                self.over = chain + 1 == chains
+            receive(point, share, chains > 1 and not self.over)
         return None
 
     def _evaluate(

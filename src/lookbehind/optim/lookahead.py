@@ -97,14 +97,15 @@ class Lookahead(Wrapper):
         self._run_hooks_around_loop(before=True)
         self._begin()
         passes = make(**options)
-        base_finishes = passes._finish
+        leave_base = passes._leave
 
-        def finish() -> None:
-            base_finishes()
-            self._end()
-            self._run_hooks_around_loop(before=False)
+        def leave(taken: bool) -> None:
+            leave_base(taken)
+            if taken:
+                self._end()
+                self._run_hooks_around_loop(before=False)
 
-        passes._finish = finish
+        passes._leave = leave
         return passes
 
     @contextmanager

@@ -213,10 +213,10 @@ class Passes:
         >>> passes.loss  # at the unperturbed weights
     """
 
-    def __init__(self, walk: Walk, length: int, finish: Callable[[], None]) -> None:
+    def __init__(self, walk: Walk, length: int, leave: Callable[[bool], None]) -> None:
         self._walk = walk
         self._length = length
-        self._finish = finish
+        self._leave = leave  # called in the end: was the step taken?
         self._reported: Loss | None = None
         self._done = 0
         self._ended = False
@@ -248,10 +248,11 @@ class Passes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        abandon(self._walk)
-        if self._ended:
-            self._finish()
-        elif kind is None:
+        try:
+            abandon(self._walk)
+        finally:
+            self._leave(self._ended)
+        if not self._ended and kind is None:
             raise RuntimeError(
                 f"passes() was left after {self._done} of {self._length} passes: the weights are as before the step; "
                 "run the loop to its end to take it"

@@ -179,7 +179,11 @@ class SharpnessAware(Wrapper):
         if closure is None:
             return self._step_without_closure()
         itinerary, evaluate = planned(closure, self.ascents)
-        return drive(self._walk(itinerary), evaluate)
+        walk = self._walk(itinerary)
+        try:
+            return drive(walk, evaluate)
+        finally:
+            self._climb = None  # a second time, should an interrupt come at the very end of the walk
 
     def passes(self, *, switching: bool = False, micro_batches: Sequence[float] | None = None) -> Passes:
         """The same step as a loop, for people without closures; see :class:`~lookbehind.optim.passes.Passes`.
@@ -191,7 +195,12 @@ class SharpnessAware(Wrapper):
         itinerary = loop_itinerary(switching, micro_batches, self.ascents)
         walk = self._walk(itinerary)
         self._run_hooks_around_loop(before=True)
-        return Passes(walk, itinerary.evaluations(self.ascents), lambda: self._run_hooks_around_loop(before=False))
+        return Passes(walk, itinerary.evaluations(self.ascents), self._leave_loop)
+
+    def _leave_loop(self, taken: bool) -> None:
+        self._climb = None
+        if taken:
+            self._run_hooks_around_loop(before=False)
 
     def _step_without_closure(self) -> None:
         # torch.distributed.checkpoint fills the state of a fresh optimizer by a step with lr 0 and no closure
@@ -240,7 +249,7 @@ class SharpnessAware(Wrapper):
         fast = _Fast(self, plan, exchange, climb, self._scratch, last)
         descender = Descender(plan, parameters, self._scratch, fast.step)
         try:
-            yield from climb.walk(lambda i, share, chains_left: descender.receive(i, share, chains_left=chains_left))
+            yield from climb.walk(descender.receive)
             self._set_counter("ascent_steps", self.steps + 1)
         except BaseException as error:
             exchange.home()

@@ -1,0 +1,247 @@
+"""What a step costs: evaluations, parameter-sized buffers, host reads."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from problems import ASCENTS, METHODS, batch, closure_for, distance, net, same, sgd, train, values
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import lookbehind as lb
+from lookbehind.optim.descent import repeat
+from lookbehind.optim.interpolation import adaptive, constant
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_step_costs_exactly_k_plus_one_closure_calls(method):
+    model = net()
+    optimizer = METHODS[method](sgd(model))
+    calls = 0
+
+    def closure():
+        nonlocal calls
+        calls += 1
+        return closure_for(model, batch())()
+
+    for step in range(1, 4):
+        optimizer.step(closure)
+        assert calls == step * (ASCENTS.get(method, 3) + 1) == optimizer.evaluations
+
+
+# --- memory
+
+
+class LiveBytes(TorchDispatchMode):
+    """The largest number of bytes that were alive at once in storages that were not known before."""
+
+    def __init__(self, known):
+        super().__init__()
+        self._known = {StorageWeakRef(t.untyped_storage()).cdata for t in known}
+        self._storages = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                weak = StorageWeakRef(storage)
+                if weak.cdata not in self._known:
+                    self._storages.setdefault(weak.cdata, (weak, storage.nbytes()))
+        self._storages = {key: held for key, held in self._storages.items() if not held[0].expired()}
+        self.peak = max(self.peak, sum(nbytes for _, nbytes in self._storages.values()))
+        return result
+
+
+def buffers_used(make, *, alias=False, evaluate=lambda closure: closure, steps=1):
+    """Parameter-sized buffers at the peak of a step, beside parameters and gradients (plain SGD has no state)."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(48, 48, bias=False) for _ in range(24)])
+    inputs = torch.randn(1, 48)
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    optimizer = make(torch.optim.SGD(model.named_parameters(), lr=0.01, foreach=False))
+    views = [p.detach() for p in model.parameters()] if alias else []
+
+    def closure():
+        model.zero_grad()
+        loss = model(inputs).square().sum()
+        loss.backward()
+        return loss
+
+    with LiveBytes([inputs, *model.parameters()]) as live:
+        for _ in range(steps):
+            optimizer.step(evaluate(closure))
+    assert len(views) in (0, 24)
+    return live.peak / size - 1
+
+
+def micro(closure):
+    return lb.micro_batches((3, closure), (1, closure))
+
+
+@pytest.mark.parametrize("alias", [False, True], ids=["exchanged", "in-place"])
+@pytest.mark.parametrize(
+    ("make", "buffers"),
+    [
+        (lambda b: lb.SAM(b), 1),
+        (lambda b: lb.ASAM(b), 1),
+        (lambda b: lb.MultistepSAM(b, rho=0.05, k=3), 1),
+        (lambda b: lb.MultistepASAM(b, rho=0.5, eta=0.01, k=3, average=True), 2),
+        (lambda b: lb.LookbehindSAM(b, k=4), 2),
+        (lambda b: lb.LookbehindASAM(b, k=4), 2),
+        (lambda b: lb.LookbehindSAM(b, k=4, alpha="adaptive"), 3),
+        (lambda b: lb.LookbehindASAM(b, k=4, alpha="adaptive-per-tensor"), 3),
+        (lambda b: lb.SharpnessAware(b, k=4, descent=repeat, interpolation=constant(0.5)), 2),
+        (lambda b: lb.SharpnessAware(b, k=4, descent=repeat, interpolation=adaptive()), 3),
+    ],
+    ids=["sam", "asam", "multi", "mean", "lb", "lb-asam", "adaptive", "per-tensor", "repeat", "repeat-adaptive"],
+)
+def test_parameter_sized_buffers(make, buffers, alias):
+    # above the whole number: one tensor (1/24) as a temporary or two, activations
+    assert buffers <= buffers_used(make, alias=alias, steps=2) < buffers + 0.2
+
+
+@pytest.mark.parametrize(
+    ("make", "buffers"),
+    [
+        (lambda b: lb.SAM(b), 2),
+        (lambda b: lb.LookbehindSAM(b, k=4), 5),
+        (lambda b: lb.MultistepSAM(b, rho=0.1, k=4), 2),
+    ],
+    ids=["sam", "lookbehind", "multistep"],
+)
+def test_micro_batches_need_at_most_k_plus_one_buffers(make, buffers):
+    assert buffers <= buffers_used(make, evaluate=micro) < buffers + 0.2
+
+
+def test_buffers_are_kept_between_steps_until_they_are_freed():
+    model = net()
+    optimizer = lb.LookbehindSAM(sgd(model), k=2)
+    train(optimizer, model, range(1))
+    kept = [[t.data_ptr() for t in vector] for vector in optimizer._scratch._vectors]
+    assert len(kept) == 2
+    train(optimizer, model, range(1))
+    assert [[t.data_ptr() for t in vector] for vector in optimizer._scratch._vectors] == kept
+    optimizer.free_buffers()
+    assert optimizer._scratch._vectors == []
+    train(optimizer, model, range(1))  # and they come back
+
+
+# --- exchanging storages
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_exchanged_and_copied_weights_agree_bitwise(method):
+    results, moved = [], []
+    for alias in (False, True):
+        model = net()
+        optimizer = METHODS[method](sgd(model))
+        views = [p.detach() for p in model.parameters()] if alias else []
+        home = [p.data_ptr() for p in model.parameters()]
+        seen = set()
+
+        def closure(model=model, home=home, seen=seen):
+            seen.add([p.data_ptr() for p in model.parameters()] == home)
+            return closure_for(model, batch())()
+
+        for _ in range(4):
+            optimizer.step(closure)
+            assert [p.data_ptr() for p in model.parameters()] == home
+        assert all(torch.equal(view, p) for view, p in zip(views, model.parameters(), strict=False))
+        results.append(values(model))
+        moved.append(False in seen)
+    assert same(*results)
+    assert moved == [method != "lookahead", False]
+
+
+def test_a_view_of_a_parameter_sees_the_perturbed_weights():
+    """As with any optimizer that writes in place: here half of the loss goes through an alias of the weight."""
+    weight = nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    flat = weight.detach().view(-1)
+    optimizer = lb.SAM(torch.optim.SGD([weight], lr=1.0), rho=1.0)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (weight * flat).sum()  # its gradient is the alias
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    start = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    assert distance([weight.detach()], [start - (start + start / start.norm())]) < 1e-15
+
+
+# --- host reads
+
+
+@contextmanager
+def no_host_reads(monkeypatch, allowed):
+    """Reading a tensor on the host raises, but inside the base optimizer's step and the closure."""
+
+    def trap(name):
+        original = getattr(torch.Tensor, name)
+
+        def read(self, *args, **kwargs):
+            allowed.setdefault("reads", []).append(name) if not allowed["inside"] else None
+            if not allowed["inside"] and not allowed.get("count"):
+                raise AssertionError(f"Tensor.{name} inside step")
+            return original(self, *args, **kwargs)
+
+        return read
+
+    with monkeypatch.context() as patch:
+        for name in ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "__int__", "__index__", "__array__"):
+            patch.setattr(torch.Tensor, name, trap(name))
+        yield
+
+
+def traced_step(method, monkeypatch, *, nonfinite, count):
+    model = net(torch.float32)
+    allowed = {"inside": False, "count": count}
+    base = torch.optim.AdamW(model.named_parameters(), lr=0.01)
+    optimizer = METHODS[method](base)
+    (optimizer.base if method == "lookahead-lookbehind" else optimizer).nonfinite = nonfinite
+    base.register_step_pre_hook(lambda *_: allowed.update(inside=True))
+    base.register_step_post_hook(lambda *_: allowed.update(inside=False))
+    inner = closure_for(model, batch(dtype=torch.float32))
+
+    def closure():
+        allowed["inside"] = True
+        loss = inner()
+        allowed["inside"] = False
+        return loss
+
+    with no_host_reads(monkeypatch, allowed):
+        for _ in range(3):
+            optimizer.step(closure)
+    return optimizer, allowed.get("reads", [])
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "lookahead"])
+def test_with_propagate_nothing_of_ours_reads_a_tensor_on_the_host(method, monkeypatch):
+    optimizer, reads = traced_step(method, monkeypatch, nonfinite="propagate", count=False)
+    assert reads == []
+    assert optimizer.last.loss > 0  # reading is possible afterwards
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "lookahead"])
+def test_the_check_costs_one_host_read_per_evaluation(method, monkeypatch):
+    optimizer, reads = traced_step(method, monkeypatch, nonfinite="raise", count=True)
+    assert len(reads) == optimizer.evaluations
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "lookahead"])
+def test_a_step_runs_on_the_meta_device_where_no_value_can_be_read(method):
+    model = net(torch.float32).to("meta")
+    optimizer = METHODS[method](sgd(model))
+    inner = optimizer.base if method == "lookahead-lookbehind" else optimizer
+    inner.nonfinite = "propagate"
+    inputs, targets = torch.randn(12, 6, device="meta"), torch.zeros(12, dtype=torch.long, device="meta")
+    for _ in range(4):
+        optimizer.step(closure_for(model, (inputs, targets)))
+    assert optimizer.evaluations == 4 * (ASCENTS.get(method, 3) + 1)
