@@ -139,6 +139,31 @@ def test_a_descent_of_ones_own_is_a_line():
     assert distance(reversed_rows, in_order) > 1e-6
 
 
+@pytest.mark.parametrize("alias", [False, True])
+def test_a_base_step_may_come_before_the_climb(alias):
+    """Rows may use the clean gradient: fast weights that begin with a plain step."""
+    model, plain = net(), net()
+    views = [p.detach() for p in model.parameters()] if alias else []
+    lb.SharpnessAware(sgd(model), rho=0.1, k=1, descent=lambda k: [{0: 1.0}, {1: 1.0}]).step(
+        closure_for(model, batch())
+    )
+    gradients = []
+
+    def noting():
+        loss = closure_for(plain, batch())()
+        gradients.append([p.grad.clone() for p in plain.parameters()])
+        return loss
+
+    lb.SharpnessAware(sgd(plain), rho=0.1, interpolation=constant(0.0)).step(noting)
+    base = sgd(plain)
+    for gradient in gradients:
+        for parameter, value in zip(plain.parameters(), gradient, strict=True):
+            parameter.grad = value
+        base.step()
+    assert len(views) in (0, 5)
+    assert same(values(model), values(plain))
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     rho=st.floats(1e-3, 10),
@@ -155,7 +180,7 @@ def test_the_ascent_step_has_scaled_length_rho_and_climbs(rho, eta, scale, seed,
     rule = sam if scale == "none" else asam(eta=eta, scale=scale)
     leaves = [Leaf(w, None, rho, None, sign) for w in weights]
     scratch = Scratch()
-    reach = length(rule, leaves, weights, gradients, scratch)
+    reach = length(rule, leaves, weights, gradients, [g.norm() for g in gradients], scratch)
     points = [torch.empty_like(w) for w in weights]
     ascend(rule, leaves, weights, weights, gradients, reach, scratch, out=points)
     climb = [p - w for p, w in zip(points, weights, strict=True)]

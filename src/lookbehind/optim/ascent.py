@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lookbehind.optim.checks import non_negative, one_of
-from lookbehind.optim.weights import Scratch, Vector, norms, real, total_norm, widened
+from lookbehind.optim.weights import Scratch, Vector, on, real, total_norm, widened
 
 TINY = 1e-16  # keeps a zero gradient from dividing by zero: it then gives a zero perturbation
 
@@ -95,22 +95,25 @@ class asam:  # noqa: N801, a value with arguments, used like a function: ascent=
 Gradients = Sequence[Tensor | None]
 
 
-def length(rule: Rule, leaves: Sequence[Leaf], weights: Vector, gradients: Gradients, scratch: Scratch) -> Tensor:
-    """``|T g|``, one joint norm over all parameters with a gradient and ``rho > 0``."""
-    plain: list[Tensor] = []
-    scaled: list[Tensor] = []
+def length(
+    rule: Rule,
+    leaves: Sequence[Leaf],
+    weights: Vector,
+    gradients: Gradients,
+    norms: Sequence[Tensor | None],
+    scratch: Scratch,
+) -> Tensor:
+    """``|T g|``: one norm over all parameters with a gradient and ``rho > 0``; ``norms`` are the ``|g|`` of each."""
+    parts: list[Tensor] = []
     owners: list[Tensor] = []
-    for leaf, weight, gradient in zip(leaves, weights, gradients, strict=True):
-        if gradient is None or leaf.rho == 0:
+    for leaf, weight, gradient, norm in zip(leaves, weights, gradients, norms, strict=True):
+        if gradient is None or norm is None or leaf.rho == 0:
             continue
         weight = widened(weight)
         scaling = rule(leaf, weight, scratch.temporary(weight))
-        if scaling is None:
-            plain.append(gradient)
-        else:
-            scaled.append(torch.linalg.vector_norm(scaling.mul_(real(gradient))))
-            owners.append(gradient)
-    return total_norm(norms(plain) + scaled, plain + owners)
+        parts.append(norm if scaling is None else torch.linalg.vector_norm(scaling.mul_(real(gradient))))
+        owners.append(gradient)
+    return total_norm(parts, owners)
 
 
 def ascend(
@@ -132,7 +135,7 @@ def ascend(
             continue
         key = (leaf.sign * leaf.rho, gradient.device)
         if key not in scales:
-            scales[key] = (key[0] / (length + TINY)).to(gradient.device, non_blocking=True)
+            scales[key] = on(gradient.device, key[0] / (length + TINY))
         # half precision is widened: its scale rho / |g| may overflow, and the sum is rounded only once
         direction, wide_weight, wide_origin = widened(real(gradient)), widened(weight), widened(origin)
         scaling = rule(leaf, wide_weight, scratch.temporary(wide_weight))

@@ -20,7 +20,7 @@ from lookbehind.optim.passes import HOW_TO_WRITE_A_CLOSURE, Itinerary, Loss, Pas
 from lookbehind.optim.precision import check_finite
 from lookbehind.optim.rng import Replay
 from lookbehind.optim.statistics import held_statistics
-from lookbehind.optim.weights import Exchange, Scratch, Vector, dot, norms, real, total, total_norm
+from lookbehind.optim.weights import Exchange, Scratch, Vector, dot, norms, on, real, total, total_norm
 
 
 @dataclass
@@ -117,10 +117,13 @@ class Climb:
         loss = _scalar(loss)
         gradients = self._gradients()
         present = [g for g in gradients if g is not None]
-        norm = total_norm(norms(present), present)
+        sizes = norms(present)
+        norm = total_norm(sizes, present)
         reach = None
         if climbs:
-            reach = length(self._rule, self._leaves, self._weights(point == 0), gradients, self._scratch)
+            size = iter(sizes)
+            aligned = [None if g is None else next(size) for g in gradients]
+            reach = length(self._rule, self._leaves, self._weights(point == 0), gradients, aligned, self._scratch)
         if self._check:
             check_finite(loss, norm, reach, f"evaluation {self._last.evaluations} of the step")
         return _Evaluation(loss, norm, reach)
@@ -196,8 +199,8 @@ class Climb:
             for w, g, owner in zip(way, self._gradients(), owners, strict=True)
             if g is not None
         ]
-        product = total(*map(list, zip(*products, strict=True)))
-        size = total_norm(list(torch._foreach_norm(way, 2, dtype=norm.dtype)), owners) * norm
+        product = on(norm.device, total(*map(list, zip(*products, strict=True))))
+        size = on(norm.device, total_norm(list(torch._foreach_norm(way, 2, dtype=norm.dtype)), owners)) * norm
         self._last.record_cosine(share, torch.where(size > 0, product / size, 0.0))
 
 

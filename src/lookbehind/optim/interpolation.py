@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lookbehind.optim.checks import fraction
-from lookbehind.optim.weights import Vector, dot, total, widened
+from lookbehind.optim.weights import Vector, dot, on, total, widened
 
 
 class Interpolation(Protocol):
@@ -73,7 +73,7 @@ class adaptive:  # noqa: N801, a value with arguments, used like a function
             return [_alpha(*three) for three in parts]
         both, first_square, whole_square = (total(list(values), owners) for values in zip(*products, strict=True))
         alpha = _alpha(both, first_square, whole_square)
-        return [alpha.to(tensor.device, non_blocking=True) for tensor in slow]
+        return [on(tensor.device, alpha) for tensor in slow]
 
 
 def _products(slow: Tensor, first: Tensor, fast: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -167,9 +167,8 @@ class Lookahead(Wrapper):
     def _saved(self) -> dict[str, Any]:
         return {"lookahead": {"k": self.k, "alpha": self.alpha, "momentum": self.momentum}}
 
-    def state_dict(self) -> dict[str, Any]:
-        """The base's state dict with the slow weights, and the settings."""
-        state_dict = super().state_dict()
+    def _packed(self) -> dict[str, Any]:
+        state_dict = self.base.state_dict()
         numbers = {p: number for number, p in enumerate(all_parameters(self))}
         state = {number: dict(entry) for number, entry in state_dict["state"].items()}
         for name, tensors in self._slow.items():

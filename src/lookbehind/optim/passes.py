@@ -173,10 +173,20 @@ def _minibatches(closure: Closure | switching, ascents: int) -> tuple[Closure, .
 Walk = Generator[Pass, Loss | None, Loss | None]
 
 
-def advance(walk: Walk, loss: Loss | None) -> Pass:
+@dataclass(frozen=True)
+class End:
+    """A walk is over: the loss at the weights before the step."""
+
+    loss: Loss | None
+
+
+def advance(walk: Walk, loss: Loss | None) -> Pass | End:
     """Go on to the next evaluation. Gradient mode is off here and not inside: the user's pass must not inherit it."""
-    with torch.no_grad():
-        return walk.send(loss)
+    try:
+        with torch.no_grad():
+            return walk.send(loss)
+    except StopIteration as end:
+        return End(end.value)
 
 
 def abandon(walk: Walk) -> None:
@@ -189,14 +199,13 @@ def drive(walk: Walk, evaluate: Evaluate) -> Loss | None:
     """Run a walk to its end and give what it returns."""
     try:
         request = advance(walk, None)
-        while True:
+        while isinstance(request, Pass):
             with torch.enable_grad():
                 loss = evaluate(request)
             if loss is None:
                 raise TypeError(f"the closure returned None: return the loss at its end\n{HOW_TO_WRITE_A_CLOSURE}")
             request = advance(walk, loss)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        return request.loss
     finally:
         abandon(walk)
 
@@ -231,15 +240,11 @@ class Passes:
     def __iter__(self) -> Iterator[Pass]:
         if self._done or self._ended:
             raise RuntimeError("passes() is one step: call optimizer.passes() again for the next")
-        while True:
-            try:
-                request = advance(self._walk, self._reported)
-            except StopIteration as end:
-                self.loss, self._ended = end.value, True
-                return
+        while isinstance(request := advance(self._walk, self._reported), Pass):
             self._reported = None
             yield request
             self._done += 1
+        self.loss, self._ended = request.loss, True
 
     def report(self, loss: Loss) -> None:
         """Make the loss of this pass known."""

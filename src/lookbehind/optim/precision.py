@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lookbehind.optim.passes import Loss
+from lookbehind.optim.weights import on
 
 
 class NonFiniteError(ArithmeticError):
@@ -18,9 +19,9 @@ def check_finite(loss: Loss | None, norm: Tensor, length: Tensor | None, where: 
     """Raise if the loss, the gradient's norm or the length ``|T g|`` of the ascent is not finite: one host read."""
     flags = torch.isfinite(norm)
     if length is not None:
-        flags = flags & torch.isfinite(length)
+        flags = flags & on(flags.device, torch.isfinite(length))
     if isinstance(loss, Tensor):
-        flags = flags & torch.isfinite(loss).to(flags.device, non_blocking=True)
+        flags = flags & on(flags.device, torch.isfinite(loss))
     elif loss is not None and not math.isfinite(loss):
         flags = torch.zeros_like(flags)
     if not bool(flags):

@@ -356,8 +356,9 @@ class SharpnessAware(Wrapper):
         return {**super().__getstate__(), "_scratch": Scratch(), "_climb": None}
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{name}={value}" for name, value in self._settings().items())
-        return f"{type(self).__name__}({type(self.base).__name__}, {settings})"
+        usual = {"reach": "per-step", "schedule": _plain_words(Schedule()), "batchnorm": "all", "rng": "fresh"}
+        shown = {name: value for name, value in self._settings().items() if usual.get(name) != value}
+        return f"{type(self).__name__}({type(self.base).__name__}, {', '.join(f'{k}={v}' for k, v in shown.items())})"
 
 
 class _Fast:

@@ -29,6 +29,11 @@ def real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def on(device: torch.device, tensor: Tensor) -> Tensor:
+    """The tensor on a device, without waiting where that is safe: the host must not read a copy before it is there."""
+    return tensor.to(device, non_blocking=device.type != "cpu")
+
+
 def wide(*tensors: Tensor) -> torch.dtype:
     """The type that sums are accumulated in: an fp16 norm overflows at 65504, and SAM would silently stop."""
     return torch.float64 if any(t.dtype in (torch.float64, torch.complex128) for t in tensors) else torch.float32
@@ -57,14 +62,14 @@ def total(parts: Sequence[Tensor], owners: Sequence[Tensor]) -> Tensor:
         return torch.zeros(())
     device = parts[0].device
     plain = [part for part, owner in zip(parts, owners, strict=True) if not is_sharded(owner)]
-    sums = [torch.stack([part.to(device, non_blocking=True) for part in plain]).sum()] if plain else []
+    sums = [torch.stack([on(device, part) for part in plain]).sum()] if plain else []
     sharded: dict[object, tuple[list[Tensor], Tensor]] = {}
     for part, owner in zip(parts, owners, strict=True):
         if is_sharded(owner):
             key = (owner.device_mesh, tuple(owner.placements))  # type: ignore[attr-defined]
             sharded.setdefault(key, ([], owner))[0].append(part)
     for members, owner in sharded.values():
-        sums.append(_sum_over_ranks(torch.stack(members).sum(), owner).to(device, non_blocking=True))
+        sums.append(on(device, _sum_over_ranks(torch.stack(members).sum(), owner)))
     return torch.stack(sums).sum()
 
 
@@ -80,7 +85,7 @@ def total_norm(parts: Sequence[Tensor], owners: Sequence[Tensor]) -> Tensor:
     if not parts or any(is_sharded(owner) for owner in owners):
         return total([part.square() for part in parts], owners).sqrt()
     # not the root of a sum of squares: the norm of norms keeps one tensor's norm bit for bit
-    norm: Tensor = torch.linalg.vector_norm(torch.stack([p.to(parts[0].device, non_blocking=True) for p in parts]))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack([on(parts[0].device, part) for part in parts]))
     return norm
 
 

@@ -86,10 +86,13 @@ class Wrapper(Optimizer):
         """The state of the base optimizer, and beside it which method saved it."""
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
-        state_dict = {**self.base.state_dict(), **self._saved()}
+        state_dict = {**self._packed(), **self._saved()}
         for after in self._optimizer_state_dict_post_hooks.values():
             state_dict = after(self, state_dict) or state_dict
         return state_dict
+
+    def _packed(self) -> dict[str, Any]:
+        return self.base.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` gave, or a plain state of the base optimizer."""

@@ -1,0 +1,115 @@
+"""The rules of the house: imports point one way, the README is true and its example runs, the core is torch alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+import lookbehind
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "lookbehind"
+README = (ROOT / "README.md").read_text()
+# an import may point to a layer of a lower number only
+LAYERS = {
+    "optim": 0,
+    "models": 1,
+    "data": 1,
+    "measures": 1,
+    "training": 2,
+    "lifelong": 3,
+    "experiments": 4,
+    "integrations": 4,
+    "cli": 5,
+}
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module)
+    return found
+
+
+def test_imports_point_one_way():
+    checked = 0
+    for path in PACKAGE.rglob("*.py"):
+        here = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if here == "__init__":
+            continue
+        for module in imports_of(path):
+            parts = module.split(".")
+            if parts[0] == "lookbehind":
+                assert len(parts) > 1, f"{path} imports the public package: import the module"
+                assert parts[1] == here or LAYERS[parts[1]] < LAYERS[here], f"{path} imports {module}"
+                checked += 1
+    assert checked > 20
+
+
+def test_the_core_needs_torch_alone():
+    allowed = {"torch", "lookbehind", "typing_extensions", *sys.stdlib_module_names}
+    for path in (PACKAGE / "optim").rglob("*.py"):
+        assert {module.split(".")[0] for module in imports_of(path)} <= allowed, path
+
+
+def test_importing_does_not_pull_in_the_distributed_tensors():
+    """Importing torch.distributed.tensor takes a second."""
+    code = "import torch, sys; a = set(sys.modules); import lookbehind; print(sorted(set(sys.modules) - a))"
+    new = ast.literal_eval(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.decode()
+    )
+    assert [name for name in new if not name.startswith("lookbehind")] == []
+
+
+def test_every_public_name_exists_and_has_a_docstring():
+    for name in lookbehind.__all__:
+        assert (getattr(lookbehind, name).__doc__ or "").strip(), name
+
+
+def test_the_readme_example_runs_and_learns():
+    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert examples
+    for example in examples:
+        scope: dict[str, object] = {}
+        torch.manual_seed(0)
+        exec(compile(example, "README.md", "exec"), scope)
+        assert float(scope["loss"]) < 0.4  # from 0.7
+    assert 10 <= len([line for line in examples[0].splitlines() if line.strip()]) <= 16
+
+
+def test_the_map_in_the_readme_is_true():
+    shown = set(re.findall(r"^\s+(\w+\.py)\s", README, re.MULTILINE))
+    there = {path.name for path in (PACKAGE / "optim").glob("*.py")} - {"__init__.py"}
+    assert there <= shown, f"the README's map lacks {there - shown}"
+    missing = {name for name in shown if not any(any((ROOT / top).rglob(name)) for top in ("src", "examples", "docs"))}
+    assert not missing, f"the README's map shows {missing}"
+
+
+def test_links_in_the_documents_point_to_files():
+    for document in ROOT.glob("*.md"):
+        for target in re.findall(r"\]\(([^)#]+?)\)|src=\"([^\"]+)\"", document.read_text()):
+            path = target[0] or target[1]
+            if not path.startswith("http"):
+                assert (ROOT / path).exists(), f"{document.name}: {path}"
+
+
+def test_the_demo_trains_on_real_images(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "digits.py"), "--epochs", "2", "--seeds", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "SAM" in done.stdout
+    assert "evaluations" in done.stdout.lower() or "gradients" in done.stdout.lower()
