@@ -25,6 +25,8 @@ METHODS: dict[str, Make] = {
     "lookahead-lookbehind": lambda base: lb.Lookahead(lb.LookbehindSAM(base, rho=0.1, k=2), k=3, alpha=0.5),
 }
 
+CLIMBING = [name for name in METHODS if name != "lookahead"]
+
 ASCENTS = {"sam": 1, "asam": 1, "lookahead": 0, "lookahead-lookbehind": 2}  # 3 for the others
 
 
@@ -80,3 +82,16 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
 
 def distance(a: list[Tensor], b: list[Tensor]) -> float:
     return max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True))
+
+
+def after(make: Make, act: Callable[..., object], steps: int = 3) -> tuple[list[Tensor], torch.optim.Optimizer]:
+    """The weights after some steps, where ``act(optimizer, model, step)`` takes one."""
+    model = net()
+    optimizer = make(sgd(model))
+    for step in range(steps):
+        act(optimizer, model, step)
+    return values(model), optimizer
+
+
+def plain_step(optimizer: torch.optim.Optimizer, model: nn.Module, step: int) -> Tensor:
+    return optimizer.step(closure_for(model, batch(step)))

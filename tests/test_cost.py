@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from problems import ASCENTS, METHODS, batch, closure_for, distance, net, same, sgd, train, values
+from problems import ASCENTS, CLIMBING, METHODS, batch, closure_for, distance, net, same, sgd, train, values
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -222,20 +222,20 @@ def traced_step(method, monkeypatch, *, nonfinite, count):
     return optimizer, allowed.get("reads", [])
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "lookahead"])
+@pytest.mark.parametrize("method", CLIMBING)
 def test_with_propagate_nothing_of_ours_reads_a_tensor_on_the_host(method, monkeypatch):
     optimizer, reads = traced_step(method, monkeypatch, nonfinite="propagate", count=False)
     assert reads == []
     assert optimizer.last.loss > 0  # reading is possible afterwards
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "lookahead"])
+@pytest.mark.parametrize("method", CLIMBING)
 def test_the_check_costs_one_host_read_per_evaluation(method, monkeypatch):
     optimizer, reads = traced_step(method, monkeypatch, nonfinite="raise", count=True)
     assert len(reads) == optimizer.evaluations
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "lookahead"])
+@pytest.mark.parametrize("method", CLIMBING)
 def test_a_step_runs_on_the_meta_device_where_no_value_can_be_read(method):
     model = net(torch.float32).to("meta")
     optimizer = METHODS[method](sgd(model))

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from problems import ASCENTS, METHODS, batch, closure_for, net, same, sgd, train, values
+from problems import ASCENTS, CLIMBING, METHODS, batch, closure_for, net, same, sgd, train, values
 
 import lookbehind as lb
 
-CLIMBING = [name for name in METHODS if name != "lookahead"]
 ONE_BASE_STEP = ["sam", "asam", "multistep", "multistep-mean"]
 
 

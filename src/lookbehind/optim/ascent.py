@@ -7,9 +7,9 @@ ellipsoid ``|e / T| <= rho``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -32,6 +32,25 @@ class Leaf:
 
     def __str__(self) -> str:
         return f"parameter {self.name!r}" if self.name else f"parameter of shape {tuple(self.parameter.shape)}"
+
+
+def leaves_of(groups: Sequence[Mapping[str, Any]], rho: float, factor: float = 1.0) -> list[Leaf]:
+    """The parameters that can have a gradient, each with its group's radius (or ``rho``) times ``factor``."""
+    leaves = []
+    for number, group in enumerate(groups):
+        own_rho, eta = group.get("ascent_rho"), group.get("ascent_eta")
+        radius = rho if own_rho is None else non_negative(f"param_groups[{number}]['ascent_rho']", own_rho)
+        eta = None if eta is None else non_negative(f"param_groups[{number}]['ascent_eta']", eta)
+        names = group.get("param_names") or [None] * len(group["params"])
+        sign = -1.0 if group.get("maximize") else 1.0
+        leaves += [
+            Leaf(parameter, name, radius * factor, eta, sign)
+            for parameter, name in zip(group["params"], names, strict=True)
+            if parameter.requires_grad
+        ]
+    if not leaves:
+        raise RuntimeError("no parameter of the base optimizer has requires_grad=True: there is nothing to train")
+    return leaves
 
 
 class Rule(Protocol):

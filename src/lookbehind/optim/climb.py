@@ -30,6 +30,7 @@ class _Evaluation:
     length: Tensor | None  # |T g|, where an ascent step follows
 
 
+@dataclass(kw_only=True)
 class Climb:
     """Walks the chains of one step and hands every gradient to ``receive(index, share, wait)``.
 
@@ -37,48 +38,33 @@ class Climb:
     for the fast weights, and k + 1 buffers suffice.
     """
 
-    def __init__(
-        self,
-        *,
-        rule: Rule,
-        leaves: Sequence[Leaf],
-        exchange: Exchange,
-        scratch: Scratch,
-        itinerary: Itinerary,
-        ascents: int,
-        last: Diagnostics,
-        check: bool,
-        cosine: str,
-        hold_statistics_of: nn.Module | None,
-        replay: Replay | None,
-    ) -> None:
-        self._rule = rule
-        self._leaves = leaves
-        self._exchange = exchange
-        self._scratch = scratch
-        self._itinerary = itinerary
-        self._ascents = ascents
-        self._last = last
-        self._check = check
-        self._cosine = cosine
-        self._held_model = hold_statistics_of
-        self._replay = replay
-        self._first_gradient: Vector | None = None
-        self.climbing = False
-        self.over = False  # True once no more gradient will be evaluated: the point's memory is free
+    rule: Rule
+    leaves: Sequence[Leaf]
+    exchange: Exchange
+    scratch: Scratch
+    itinerary: Itinerary
+    ascents: int
+    last: Diagnostics
+    check: bool  # for losses and gradients that are not finite
+    cosine: str
+    held_model: nn.Module | None  # whose running statistics perturbed passes must not change
+    replay: Replay | None
+    climbing: bool = False
+    over: bool = False  # True once no more gradient will be evaluated: the point's memory is free
+    _first_gradient: Vector | None = None
 
     def walk(self, receive: Callable[[int, float, bool], None]) -> Walk:
         """All chains, one after the other."""
-        for chain, share in enumerate(self._itinerary.shares):
+        for chain, share in enumerate(self.itinerary.shares):
             yield from self._chain(chain, share, receive)
         return None
 
     def _chain(self, chain: int, share: float, receive: Callable[[int, float, bool], None]) -> Walk:
-        ascents, switches, chains = self._ascents, self._itinerary.switches, len(self._itinerary.shares)
-        self._exchange.home()
+        ascents, switches, chains = self.ascents, self.itinerary.switches, len(self.itinerary.shares)
+        self.exchange.home()
         self.over = not ascents and chain + 1 == chains
         evaluation = yield from self._evaluate(0, 0, chain, climbs=ascents > 0)
-        self._last.record(0, share, evaluation.loss, evaluation.norm)
+        self.last.record(0, share, evaluation.loss, evaluation.norm)
         self._keep_first_gradient()
         if ascents:
             self._ascend(evaluation, from_slow=True)
@@ -89,7 +75,7 @@ class Climb:
                 self._ascend(evaluation)
             goes_on = point < ascents and not switches
             evaluation = yield from self._evaluate(point, point - 1 if switches else 0, chain, climbs=goes_on)
-            self._last.record(point, share, evaluation.loss, evaluation.norm)
+            self.last.record(point, share, evaluation.loss, evaluation.norm)
             if goes_on:
                 # before the gradient is handed on: the base optimizer may write into it
                 self._ascend(evaluation)
@@ -103,16 +89,16 @@ class Climb:
         self, point: int, minibatch: int, chain: int, *, climbs: bool
     ) -> Generator[Pass, Loss | None, _Evaluation]:
         if point:
-            self._exchange.show(self._exchange.point)
-        if self._itinerary.loss is not None and self._last.evaluations == 0:
-            loss: Loss | None = self._itinerary.loss
-            self._last.evaluations += 1
+            self.exchange.show(self.exchange.point)
+        if self.itinerary.loss is not None and self.last.evaluations == 0:
+            loss: Loss | None = self.itinerary.loss
+            self.last.evaluations += 1
         else:
-            for leaf in self._leaves:
+            for leaf in self.leaves:
                 leaf.parameter.grad = None  # also where the closure forgets it
-            request = Pass(self._last.evaluations, point, minibatch, chain)
+            request = Pass(self.last.evaluations, point, minibatch, chain)
             with self._conditions(request):
-                self._last.evaluations += 1
+                self.last.evaluations += 1
                 loss = yield request
         loss = _scalar(loss)
         gradients = self._gradients()
@@ -123,18 +109,18 @@ class Climb:
         if climbs:
             size = iter(sizes)
             aligned = [None if g is None else next(size) for g in gradients]
-            reach = length(self._rule, self._leaves, self._weights(point == 0), gradients, aligned, self._scratch)
-        if self._check:
-            check_finite(loss, norm, reach, f"evaluation {self._last.evaluations} of the step")
+            reach = length(self.rule, self.leaves, self._weights(point == 0), gradients, aligned, self.scratch)
+        if self.check:
+            check_finite(loss, norm, reach, f"evaluation {self.last.evaluations} of the step")
         return _Evaluation(loss, norm, reach)
 
     @contextmanager
     def _conditions(self, request: Pass) -> Iterator[None]:
         with ExitStack() as stack:
-            if self._replay is not None:
-                stack.enter_context(self._replay((request.micro_batch, request.minibatch)))
+            if self.replay is not None:
+                stack.enter_context(self.replay((request.micro_batch, request.minibatch)))
             if request.climbing:
-                stack.enter_context(held_statistics(self._held_model))
+                stack.enter_context(held_statistics(self.held_model))
             self.climbing = request.climbing
             try:
                 yield
@@ -142,8 +128,8 @@ class Climb:
                 self.climbing = False
 
     def _gradients(self) -> Gradients:
-        gradients = [leaf.parameter.grad for leaf in self._leaves]
-        for leaf, gradient in zip(self._leaves, gradients, strict=True):
+        gradients = [leaf.parameter.grad for leaf in self.leaves]
+        for leaf, gradient in zip(self.leaves, gradients, strict=True):
             if gradient is not None and gradient.layout is not torch.strided:
                 raise TypeError(
                     f"{leaf} has a gradient of layout {gradient.layout}: sparse gradients are not supported; "
@@ -151,49 +137,49 @@ class Climb:
                 )
         if all(gradient is None for gradient in gradients):
             raise RuntimeError(
-                f"no gradient after evaluation {self._last.evaluations} of the step: none of the "
+                f"no gradient after evaluation {self.last.evaluations} of the step: none of the "
                 f"{len(gradients)} parameters has one. Call loss.backward()\n{HOW_TO_WRITE_A_CLOSURE}"
             )
         return gradients
 
     def _weights(self, from_slow: bool) -> Vector:
         """Where the rule takes its scaling."""
-        at_slow = from_slow or getattr(self._rule, "at", "point") == "slow"
-        return self._exchange.slow if at_slow else self._exchange.point
+        at_slow = from_slow or getattr(self.rule, "at", "point") == "slow"
+        return self.exchange.slow if at_slow else self.exchange.point
 
     def _ascend(self, evaluation: _Evaluation, *, from_slow: bool = False) -> None:
-        exchange = self._exchange
+        exchange = self.exchange
         if not exchange.held:
             exchange.hold()
         start = exchange.slow if from_slow else exchange.point
         assert evaluation.length is not None
         ascend(
-            self._rule,
-            self._leaves,
+            self.rule,
+            self.leaves,
             self._weights(from_slow),
             start,
             self._gradients(),
             evaluation.length,
-            self._scratch,
+            self.scratch,
             out=exchange.point,
         )
 
     def _keep_first_gradient(self) -> None:
-        if self._cosine == "gradients" and self._ascents:
-            self._first_gradient = self._first_gradient or self._scratch.take()
+        if self.cosine == "gradients" and self.ascents:
+            self._first_gradient = self._first_gradient or self.scratch.take()
             for kept, gradient in zip(self._first_gradient, self._gradients(), strict=True):
                 kept.zero_() if gradient is None else kept.copy_(gradient)
 
     def _record_cosine(self, share: float, norm: Tensor) -> None:
         """Between the last gradient and the way that led there (or the first gradient)."""
-        if self._cosine == "none":
+        if self.cosine == "none":
             return
         if self._first_gradient is not None:
             way = [real(g) for g in self._first_gradient]
         else:
-            way = self._exchange.point  # no more evaluation in this chain: its memory may take the difference
-            torch._foreach_sub_(way, self._exchange.slow)
-        owners = [leaf.parameter for leaf in self._leaves]
+            way = self.exchange.point  # no more evaluation in this chain: its memory may take the difference
+            torch._foreach_sub_(way, self.exchange.slow)
+        owners = [leaf.parameter for leaf in self.leaves]
         products = [
             (dot(w, real(g)), owner)
             for w, g, owner in zip(way, self._gradients(), owners, strict=True)
@@ -201,7 +187,7 @@ class Climb:
         ]
         product = on(norm.device, total(*map(list, zip(*products, strict=True))))
         size = on(norm.device, total_norm(list(torch._foreach_norm(way, 2, dtype=norm.dtype)), owners)) * norm
-        self._last.record_cosine(share, torch.where(size > 0, product / size, 0.0))
+        self.last.record_cosine(share, torch.where(size > 0, product / size, 0.0))
 
 
 def _scalar(loss: Loss | None) -> Loss | None:

@@ -49,6 +49,10 @@ class Diagnostics:
         """Note the cosine of one chain."""
         self._cosine = cosine * share if self._cosine is None else self._cosine + cosine * share
 
+    def record_alpha(self, alpha: float | Sequence[Tensor]) -> None:
+        """Note how far the slow weights went."""
+        self._alpha = alpha
+
     @property
     def clean_loss(self) -> Loss | None:
         """The loss at the weights before the step, unread: a tensor if the closure returned one."""

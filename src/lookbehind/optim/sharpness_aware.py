@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from lookbehind.optim import descent as descents
-from lookbehind.optim.ascent import Leaf, Rule, sam
+from lookbehind.optim.ascent import Leaf, Rule, leaves_of, sam
 from lookbehind.optim.checks import count, non_negative, one_of
 from lookbehind.optim.climb import Climb
 from lookbehind.optim.descent import Descender, Descent, Plan
 from lookbehind.optim.diagnostics import Diagnostics
+from lookbehind.optim.fast import Fast
 from lookbehind.optim.interpolation import Interpolation, none
 from lookbehind.optim.passes import (
     HOW_TO_WRITE_A_CLOSURE,
@@ -30,9 +28,10 @@ from lookbehind.optim.passes import (
 from lookbehind.optim.precision import NonFiniteError
 from lookbehind.optim.rng import Replay
 from lookbehind.optim.schedule import Schedule
+from lookbehind.optim.signature import KEY, check_signature, in_words, signature
 from lookbehind.optim.statistics import Statistics
-from lookbehind.optim.weights import Exchange, Scratch, Vector, real
-from lookbehind.optim.wrapper import BaseState, Wrapper, all_parameters, checked_base
+from lookbehind.optim.weights import Exchange, Scratch
+from lookbehind.optim.wrapper import Wrapper, checked_base
 
 COUNTERS = ("ascent_steps", "ascent_evaluations", "ascent_skipped")
 
@@ -243,10 +242,18 @@ class SharpnessAware(Wrapper):
             last=last,
             check=self.nonfinite != "propagate",
             cosine=self.cosine,
-            hold_statistics_of=self.model if self.batchnorm == "first" else None,
+            held_model=self.model if self.batchnorm == "first" else None,
             replay=Replay(parameters) if self.rng == "replay" else None,
         )
-        fast = _Fast(self, plan, exchange, climb, self._scratch, last)
+        interpolation = self.interpolation if last.ascents else none
+        fast = Fast(
+            base=self.base,
+            interpolation=interpolation,
+            climb=climb,
+            in_place=len(plan) == 1 and interpolation == none and self.restore == "weights",
+            keeps_state=self.restore == "all",
+            counters=COUNTERS,
+        )
         descender = Descender(plan, parameters, self._scratch, fast.step)
         try:
             yield from climb.walk(descender.receive)
@@ -278,22 +285,7 @@ class SharpnessAware(Wrapper):
         factor = self.schedule.factor(self.steps) if ascents else 1.0
         if self.reach == "total" and ascents:
             factor /= ascents
-        leaves = []
-        for number, group in enumerate(self.param_groups):
-            rho = group.get("ascent_rho")
-            rho = self.rho if rho is None else non_negative(f"param_groups[{number}]['ascent_rho']", rho)
-            eta = group.get("ascent_eta")
-            eta = None if eta is None else non_negative(f"param_groups[{number}]['ascent_eta']", eta)
-            names = group.get("param_names") or [None] * len(group["params"])
-            sign = -1.0 if group.get("maximize") else 1.0
-            leaves += [
-                Leaf(parameter, name, rho * factor, eta, sign)
-                for parameter, name in zip(group["params"], names, strict=True)
-                if parameter.requires_grad
-            ]
-        if not leaves:
-            raise RuntimeError("no parameter of the base optimizer has requires_grad=True: there is nothing to train")
-        return leaves
+        return leaves_of(self.param_groups, self.rho, factor)
 
     @staticmethod
     def _refuse_gradients(leaves: Sequence[Leaf]) -> None:
@@ -309,12 +301,10 @@ class SharpnessAware(Wrapper):
 
     def _settings(self) -> dict[str, Any]:
         names = ("rho", "k", "ascent", "descent", "interpolation", "reach", "schedule", "batchnorm", "rng")
-        return {name: _plain_words(getattr(self, name)) for name in names}
+        return {name: getattr(self, name) for name in names}
 
     def _saved(self) -> dict[str, Any]:
-        kinds = {name: _kind(getattr(self, name)) for name in ("ascent", "descent", "interpolation")}
-        shapes = [list(p.shape) for p in all_parameters(self)]
-        return {"sharpness_aware": {"kinds": kinds, "settings": self._settings(), "shapes": shapes}}
+        return {KEY: signature(self._settings(), self.param_groups)}
 
     def _check_saved(self, state_dict: dict[str, Any]) -> None:
         if "lookahead" in state_dict and not hasattr(self.base, "slow_weights"):
@@ -322,122 +312,13 @@ class SharpnessAware(Wrapper):
                 "this state was saved by Lookahead, here there is none: wrap this optimizer in Lookahead(...) and load "
                 "the state into that"
             )
-        saved = state_dict.get("sharpness_aware")
-        if saved is None:
-            return  # a plain state of the base optimizer, or a distributed checkpoint
-        mine = self._saved()["sharpness_aware"]
-        kinds = _differences(saved["kinds"], mine["kinds"])
-        if kinds:
-            raise ValueError(
-                f"this state was saved by another method: {kinds}. Make the same optimizer, or load only the base "
-                "optimizer's part: optimizer.base.load_state_dict(state)"
-            )
-        if saved["shapes"] != mine["shapes"]:
-            raise ValueError(f"this state was saved for other parameters: {self._shape_difference(saved['shapes'])}")
-        settings = _differences(saved["settings"], mine["settings"])
-        if settings:
-            warnings.warn(
-                f"this state was saved with other settings: {settings}. Training goes on with this optimizer's own",
-                stacklevel=3,
-            )
-
-    def _shape_difference(self, saved: Sequence[Sequence[int]]) -> str:
-        parameters = all_parameters(self)
-        if len(saved) != len(parameters):
-            return f"{len(saved)} of them, this optimizer has {len(parameters)}"
-        names = [n for g in self.param_groups for n in g.get("param_names") or [None] * len(g["params"])]
-        for number, (shape, parameter) in enumerate(zip(saved, parameters, strict=True)):
-            if list(shape) != list(parameter.shape):
-                name = repr(names[number]) if names[number] else f"number {number}"
-                return f"parameter {name} had the shape {list(shape)}, here it is {list(parameter.shape)}"
-        return "their order differs"
+        if KEY in state_dict:  # else: a plain state of the base optimizer, or a distributed checkpoint
+            check_signature(state_dict[KEY], self._saved()[KEY], self.param_groups)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_scratch": Scratch(), "_climb": None}
 
     def __repr__(self) -> str:
-        usual = {"reach": "per-step", "schedule": _plain_words(Schedule()), "batchnorm": "all", "rng": "fresh"}
-        shown = {name: value for name, value in self._settings().items() if usual.get(name) != value}
-        return f"{type(self).__name__}({type(self.base).__name__}, {', '.join(f'{k}={v}' for k, v in shown.items())})"
-
-
-class _Fast:
-    """The fast weights of one step: moved by the base optimizer, followed by the slow ones in the end."""
-
-    def __init__(
-        self,
-        optimizer: SharpnessAware,
-        plan: Plan,
-        exchange: Exchange,
-        climb: Climb,
-        scratch: Scratch,
-        last: Diagnostics,
-    ) -> None:
-        self._base = optimizer.base
-        self._interpolation = optimizer.interpolation if last.ascents else none
-        self._exchange = exchange
-        self._climb = climb
-        self._scratch = scratch
-        self._last = last
-        # one step, kept as it is: the base optimizer moves the weights themselves, as it would alone
-        self._in_place = len(plan) == 1 and self._interpolation == none and optimizer.restore == "weights"
-        self._keeps_state = optimizer.restore == "all"
-        self._state: BaseState | None = None
-        self._fast: Vector | None = None
-        self._first: Vector | None = None
-
-    def step(self, final: bool) -> None:
-        """One step of the base optimizer with the gradient that is in ``p.grad``."""
-        if self._in_place:
-            self._exchange.home()
-            self._base.step()
-            return
-        if self._fast is None:
-            self._begin()
-        assert self._fast is not None
-        self._exchange.show(self._fast)
-        self._base.step()
-        if self._first is None and self._interpolation.needs_first and not final:
-            self._first = [real(t) for t in self._scratch.take()]
-            torch._foreach_copy_(self._first, self._fast)
-        if final:
-            self._interpolate(self._fast)
-
-    def _begin(self) -> None:
-        if self._keeps_state:
-            self._state = BaseState(self._base, except_keys=COUNTERS)
-        if not self._exchange.held:
-            self._exchange.hold()
-        self._fast = self._exchange.start_fast(point_is_over=self._climb.over)
-
-    def _interpolate(self, fast: Vector) -> None:
-        first = fast if self._first is None else self._first
-        alpha = self._interpolation(self._exchange.slow, first, fast, self._exchange.parameters)
-        self._exchange.move_slow(fast, alpha)
-        self._state = None  # the step is taken: nothing to put back any more
-        self._exchange.home()
-        self._last._alpha = alpha
-
-    def restore_base(self) -> None:
-        """Put the base optimizer's state back, where it was kept."""
-        if self._state is not None:
-            self._state.restore()
-
-
-def _kind(part: object) -> str:
-    return str(getattr(part, "__name__", type(part).__name__))
-
-
-def _plain_words(value: Any) -> Any:
-    """A setting as plain types, which ``torch.load(weights_only=True)`` reads."""
-    if isinstance(value, int | float | str):
-        return value
-    if is_dataclass(value):
-        inner = ", ".join(f"{f.name}={_plain_words(getattr(value, f.name))}" for f in fields(value))
-        return f"{type(value).__name__}({inner})"
-    return value.__name__ if hasattr(value, "__name__") else repr(value)
-
-
-def _differences(saved: dict[str, Any], mine: dict[str, Any]) -> str:
-    keys = [key for key in {**saved, **mine} if saved.get(key) != mine.get(key)]
-    return "; ".join(f"{key} was {saved.get(key)}, here it is {mine.get(key)}" for key in keys)
+        usual = {"reach": "per-step", "schedule": Schedule(), "batchnorm": "all", "rng": "fresh"}
+        shown = [f"{k}={in_words(v)}" for k, v in self._settings().items() if usual.get(k) != v]
+        return f"{type(self).__name__}({type(self.base).__name__}, {', '.join(shown)})"
