@@ -64,7 +64,7 @@ def record(method: Callable[[Optimizer], SharpnessAware]) -> Step:
             points.append(here())
         optimizer.zero_grad()
         loss = loss_at(*weights)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
     base.register_step_post_hook(lambda *_: fast.append(here()))

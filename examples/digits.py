@@ -62,7 +62,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, lab
     def closure() -> Any:  # the loss, a tensor; torch annotates step(closure) for floats only
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss
 
     optimizer.step(closure)

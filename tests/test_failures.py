@@ -233,6 +233,7 @@ def test_an_interrupt_at_any_line_leaves_the_weights_before_or_after_the_step(me
         addresses = [p.data_ptr() for p in model.parameters()]
         with pytest.raises(KeyboardInterrupt):
             lines_of(lambda m=model, o=optimizer: o.step(closure_for(m, batch(1))), stop_at=line)
+        assert torch.is_grad_enabled()
         found = values(model)
         assert same(found, before) or same(found, after)
         assert [p.data_ptr() for p in model.parameters()] == addresses

@@ -8,6 +8,7 @@ that it steps with. The number of ascent steps follows from the plan: no gradien
     mean(3)    [{1: 1/3, 2: 1/3, 3: 1/3}]    Multistep-SAM on averaged gradients
     each(3)    [{1: 1}, {2: 1}, {3: 1}]      Lookbehind
     repeat(3)  [{1: 1}, {1: 1}, {1: 1}]      control: the same base steps, but one gradient only
+    clean(3)   [{0: 1}]                      no climb: the base optimizer, with our counters and diagnostics
 
 What has no name yet is written in a line, for example ``descent=lambda k: [{1: 0.5, k: 0.5}]``.
 """

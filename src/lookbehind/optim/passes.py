@@ -197,6 +197,7 @@ def abandon(walk: Walk) -> None:
 
 def drive(walk: Walk, evaluate: Evaluate) -> Loss | None:
     """Run a walk to its end and give what it returns."""
+    grad_enabled = torch.is_grad_enabled()
     try:
         request = advance(walk, None)
         while isinstance(request, Pass):
@@ -207,6 +208,7 @@ def drive(walk: Walk, evaluate: Evaluate) -> Loss | None:
             request = advance(walk, loss)
         return request.loss
     finally:
+        torch.set_grad_enabled(grad_enabled)  # an interrupt at the end of a ``with`` would leave it switched
         abandon(walk)
 
 
@@ -229,6 +231,7 @@ class Passes:
         self._reported: Loss | None = None
         self._done = 0
         self._ended = False
+        self._grad_enabled = torch.is_grad_enabled()
         self.loss: Loss | None = None
 
     def __len__(self) -> int:
@@ -253,6 +256,7 @@ class Passes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        torch.set_grad_enabled(self._grad_enabled)  # as in drive
         try:
             abandon(self._walk)
         finally:
