@@ -161,6 +161,13 @@ def test_skip_counts_and_goes_on():
     assert not same(values(model), before)
 
 
+def test_a_skipped_step_returns_its_loss_also_if_that_was_the_bad_one():
+    model = net()
+    optimizer = lb.SAM(sgd(model), nonfinite="skip")
+    assert torch.isnan(optimizer.step(failing(closure_for(model, batch()), 0, nan_loss)))
+    assert len(optimizer.last.losses) == 1
+
+
 def test_propagate_lets_it_through():
     model = net()
     optimizer = lb.SAM(sgd(model), nonfinite="propagate")
@@ -214,28 +221,33 @@ def lines_of(action, stop_at=None):
     return seen
 
 
+@pytest.mark.parametrize("restore", ["weights", "all"])
 @pytest.mark.parametrize("method", ["sam", "lookbehind", "adaptive", "multistep-mean"])
-def test_an_interrupt_at_any_line_leaves_the_weights_before_or_after_the_step(method, alias):
+def test_an_interrupt_at_any_line_finds_the_step_taken_or_not(method, restore, alias):
     def fresh():
         model = net()
         optimizer = METHODS[method](sgd(model))
+        optimizer.restore = restore
         alias(model)
         train(optimizer, model, range(1))
         return model, optimizer
 
     model, optimizer = fresh()
-    before = values(model)
+    before = values(model), snapshot(optimizer), 1
     lines = lines_of(lambda: optimizer.step(closure_for(model, batch(1))))
-    after = values(model)
+    after = values(model), snapshot(optimizer), 2
     assert lines > 200
-    for line in range(0, lines, 7):
+    for line in range(0, lines, 11):
         model, optimizer = fresh()
         addresses = [p.data_ptr() for p in model.parameters()]
         with pytest.raises(KeyboardInterrupt):
             lines_of(lambda m=model, o=optimizer: o.step(closure_for(m, batch(1))), stop_at=line)
         assert torch.is_grad_enabled()
-        found = values(model)
-        assert same(found, before) or same(found, after)
         assert [p.data_ptr() for p in model.parameters()] == addresses
+        weights, state, steps = before if same(values(model), before[0]) else after
+        assert same(values(model), weights)
+        if restore == "all":
+            assert equal_states(snapshot(optimizer), state)
+        assert optimizer.steps == steps or line > lines - 60  # the counters come last
         optimizer.zero_grad()
         train(optimizer, model, range(2, 3))

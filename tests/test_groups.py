@@ -81,6 +81,13 @@ def test_a_wrong_value_in_a_group_is_named(key, value):
         optimizer.step(closure_for(model, batch()))
 
 
+def test_a_misspelt_setting_of_a_group_is_not_ignored():
+    model = net()
+    optimizer = lb.SAM(two_groups(model, ascent_roh=0.0))
+    with pytest.raises(ValueError, match=r"param_groups\[1\]\['ascent_roh'\]: no such setting"):
+        optimizer.step(closure_for(model, batch()))
+
+
 # --- what ASAM scales
 
 

@@ -83,7 +83,7 @@ def test_adam_with_a_parameter_that_gets_its_first_gradient_late():
     model, late = net(), torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
     optimizer = lb.Lookahead(torch.optim.Adam([*model.parameters(), late], lr=0.1), k=2)
     train(optimizer, model, range(3))
-    assert late not in optimizer.state
+    assert late not in optimizer.base.state
     late.grad = torch.ones_like(late)
     optimizer.step()
     assert not torch.equal(late, torch.ones(3, dtype=torch.float64))
@@ -139,10 +139,14 @@ def test_a_checkpointing_step_with_lr_zero_does_not_count():
     model = net()
     optimizer = lb.Lookahead(sgd(model), k=2)
     optimizer.param_groups[0]["lr"] = 0.0
-    closure_for(model, batch())()
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     assert optimizer.phase == 0
     assert "lookahead_slow" in optimizer.state_dict()["state"][0]
+    closure_for(model, batch())()  # but a real gradient in a warm-up from zero does
+    optimizer.step()
+    assert optimizer.phase == 1
 
 
 def test_the_loop_form_is_only_for_a_base_that_climbs():

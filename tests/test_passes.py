@@ -169,6 +169,9 @@ def test_a_closure_that_forgets_to_zero_the_gradients_is_no_accident():
         (lambda c: lb.given(1.0, lb.micro_batches((1, c))), TypeError, "cannot be combined"),
         (lambda c: lb.switching(lb.given(1.0, c)), TypeError, "cannot be combined"),
         (lambda c: lambda: None, TypeError, "returned None: return the loss"),
+        (lambda c: c(), TypeError, "itself, not its result"),
+        (lambda c: lambda: (c(), 1), TypeError, "returned a tuple"),
+        (lambda c: lambda: "0.1" if c() else "", TypeError, "returned a str"),
         (lambda c: lambda: torch.ones(3), ValueError, r"tensor of shape \(3,\)"),
         (lambda c: lambda: torch.tensor(1.0), RuntimeError, "Call loss.backward"),
         (lambda c: lb.given(1.0, c), RuntimeError, "Call loss.backward"),
@@ -181,6 +184,7 @@ def test_what_cannot_be_evaluated_is_refused(make, error, words):
     with pytest.raises(error, match=words):
         optimizer.step(make(closure_for(model, batch())))
     assert same(values(model), before)
+    model.zero_grad()
     train(optimizer, model, range(1))
 
 

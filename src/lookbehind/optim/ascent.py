@@ -17,6 +17,8 @@ from torch import Tensor
 from lookbehind.optim.checks import non_negative, one_of
 from lookbehind.optim.weights import Scratch, Vector, on, real, total_norm, widened
 
+COUNTERS = ("ascent_steps", "ascent_evaluations", "ascent_skipped")
+KEYS = ("ascent_rho", "ascent_eta", *COUNTERS)
 TINY = 1e-16  # keeps a zero gradient from dividing by zero: it then gives a zero perturbation
 
 
@@ -38,6 +40,11 @@ def leaves_of(groups: Sequence[Mapping[str, Any]], rho: float, factor: float = 1
     """The parameters that can have a gradient, each with its group's radius (or ``rho``) times ``factor``."""
     leaves = []
     for number, group in enumerate(groups):
+        unknown = [key for key in group if key.startswith("ascent_") and key not in KEYS]
+        if unknown:
+            raise ValueError(
+                f"param_groups[{number}][{unknown[0]!r}]: no such setting; there are ascent_rho, ascent_eta"
+            )
         own_rho, eta = group.get("ascent_rho"), group.get("ascent_eta")
         radius = rho if own_rho is None else non_negative(f"param_groups[{number}]['ascent_rho']", own_rho)
         eta = None if eta is None else non_negative(f"param_groups[{number}]['ascent_eta']", eta)

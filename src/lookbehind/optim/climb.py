@@ -25,7 +25,6 @@ from lookbehind.optim.weights import Exchange, Scratch, Vector, dot, norms, on, 
 
 @dataclass
 class _Evaluation:
-    loss: Loss | None
     norm: Tensor  # of the whole gradient
     length: Tensor | None  # |T g|, where an ascent step follows
 
@@ -63,19 +62,17 @@ class Climb:
         ascents, switches, chains = self.ascents, self.itinerary.switches, len(self.itinerary.shares)
         self.exchange.home()
         self.over = not ascents and chain + 1 == chains
-        evaluation = yield from self._evaluate(0, 0, chain, climbs=ascents > 0)
-        self.last.record(0, share, evaluation.loss, evaluation.norm)
+        evaluation = yield from self._evaluate(0, 0, chain, share, climbs=ascents > 0)
         self._keep_first_gradient()
         if ascents:
             self._ascend(evaluation, from_slow=True)
         receive(0, share, chains > 1 and not self.over)
         for point in range(1, ascents + 1):
             if switches and point > 1:  # the new minibatch has its own gradient here
-                evaluation = yield from self._evaluate(point - 1, point - 1, chain, climbs=True)
+                evaluation = yield from self._evaluate(point - 1, point - 1, chain, None, climbs=True)
                 self._ascend(evaluation)
             goes_on = point < ascents and not switches
-            evaluation = yield from self._evaluate(point, point - 1 if switches else 0, chain, climbs=goes_on)
-            self.last.record(point, share, evaluation.loss, evaluation.norm)
+            evaluation = yield from self._evaluate(point, point - 1 if switches else 0, chain, share, climbs=goes_on)
             if goes_on:
                 # before the gradient is handed on: the base optimizer may write into it
                 self._ascend(evaluation)
@@ -86,7 +83,7 @@ class Climb:
         return None
 
     def _evaluate(
-        self, point: int, minibatch: int, chain: int, *, climbs: bool
+        self, point: int, minibatch: int, chain: int, share: float | None, *, climbs: bool
     ) -> Generator[Pass, Loss | None, _Evaluation]:
         if point:
             self.exchange.show(self.exchange.point)
@@ -100,6 +97,8 @@ class Climb:
             with self._conditions(request):
                 self.last.evaluations += 1
                 loss = yield request
+        if point:
+            self.exchange.settle()
         loss = _scalar(loss)
         gradients = self._gradients()
         present = [g for g in gradients if g is not None]
@@ -110,9 +109,11 @@ class Climb:
             size = iter(sizes)
             aligned = [None if g is None else next(size) for g in gradients]
             reach = length(self.rule, self.leaves, self._weights(point == 0), gradients, aligned, self.scratch)
+        if share is not None:
+            self.last.record(point, share, loss, norm)
         if self.check:
             check_finite(loss, norm, reach, f"evaluation {self.last.evaluations} of the step")
-        return _Evaluation(loss, norm, reach)
+        return _Evaluation(norm, reach)
 
     @contextmanager
     def _conditions(self, request: Pass) -> Iterator[None]:
@@ -144,6 +145,8 @@ class Climb:
 
     def _weights(self, from_slow: bool) -> Vector:
         """Where the rule takes its scaling."""
+        if not self.exchange.held:
+            return [real(leaf.parameter) for leaf in self.leaves]
         at_slow = from_slow or getattr(self.rule, "at", "point") == "slow"
         return self.exchange.slow if at_slow else self.exchange.point
 
@@ -191,10 +194,14 @@ class Climb:
 
 
 def _scalar(loss: Loss | None) -> Loss | None:
+    if loss is None:  # not reported, in the loop form
+        return None
     if not isinstance(loss, Tensor):
-        return loss
+        if isinstance(loss, str | bytes) or not hasattr(loss, "__float__"):
+            raise TypeError(f"the closure returned a {type(loss).__name__}: return the loss itself, one number")
+        return float(loss)
     if loss.numel() != 1:
         raise ValueError(
             f"the closure returned a tensor of shape {tuple(loss.shape)}: return one number, the mean loss"
         )
-    return loss.detach().reshape(())
+    return loss.detach().clone().reshape(())  # a copy: the closure may use one tensor for all its losses

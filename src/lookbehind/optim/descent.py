@@ -111,7 +111,8 @@ class Descender:
             if row in self._rows[self._done :]:
                 gradient = self._copied(gradient)
             for parameter, value in zip(self._parameters, gradient, strict=True):
-                parameter.grad = value
+                # an alias, so that a base optimizer which keeps its gradient is seen to hold our buffer
+                parameter.grad = value if gradient is gradients or value is None else value.detach()
             self._step(self._done == len(self._rows))
 
     def _add(self, row: tuple[tuple[int, float], ...], weight: float, gradients: Sequence[Tensor | None]) -> None:
@@ -123,7 +124,7 @@ class Descender:
             if gradient is None:
                 continue
             if sums[i] is None:
-                sums[i] = room[i]
+                sums[i] = room[i] = _alike(room[i], gradient)
                 torch.mul(real(gradient), weight, out=real(room[i]))
             else:
                 real(room[i]).add_(real(gradient), alpha=weight)
@@ -131,4 +132,9 @@ class Descender:
     def _copied(self, gradient: Sequence[Tensor | None]) -> list[Tensor | None]:
         if self._copy is None:
             self._copy = self._scratch.take()
-        return [None if g is None else room.copy_(g) for g, room in zip(gradient, self._copy, strict=True)]
+        return [None if g is None else _alike(room, g).copy_(g) for g, room in zip(gradient, self._copy, strict=True)]
+
+
+def _alike(room: Tensor, gradient: Tensor) -> Tensor:
+    """The buffer, or one in the gradient's own type where that differs from the parameter's."""
+    return room if room.dtype == gradient.dtype else torch.empty_like(gradient)

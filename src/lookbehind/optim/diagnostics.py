@@ -16,7 +16,7 @@ def _read(value: Tensor | float | None) -> float | None:
     return None if value is None else float(value)
 
 
-@dataclass
+@dataclass(repr=False)
 class Diagnostics:
     """Diagnostics of one step; reading a property waits for the device.
 
@@ -75,7 +75,10 @@ class Diagnostics:
 
     @property
     def cosine(self) -> float | None:
-        """Between the last gradient and the whole climb (or the first gradient, see the option ``cosine``)."""
+        """Between the last gradient and the whole climb (or the first gradient, see the option ``cosine``).
+
+        Not the cosine that gives an adaptive alpha: that one compares moves of the fast weights.
+        """
         return _read(self._cosine)
 
     @property
@@ -86,6 +89,9 @@ class Diagnostics:
         if all(alpha is self._alpha[0] for alpha in self._alpha):
             return float(self._alpha[0])
         return tuple(float(alpha) for alpha in self._alpha)
+
+    def __repr__(self) -> str:
+        return f"Diagnostics({', '.join(f'{name}={value}' for name, value in self.to_dict().items())})"
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, read, as plain types for a log."""

@@ -23,6 +23,7 @@ class Fast:
     in_place: bool  # one step, kept as it is: the base optimizer moves the weights themselves, as it would alone
     keeps_state: bool  # of the base optimizer, to put it back if the step fails
     counters: tuple[str, ...]
+    _stepped: bool = False
     _state: BaseState | None = None
     _fast: Vector | None = None
     _first: Vector | None = None
@@ -33,10 +34,12 @@ class Fast:
         if self.in_place:
             exchange.home()
             self.base.step()
+            self._stepped = True
             return
         fast = self._fast = self._begin() if self._fast is None else self._fast
         exchange.show(fast)
         self.base.step()
+        exchange.settle()
         if self._first is None and self.interpolation.needs_first and not final:
             self._first = [real(t) for t in self.climb.scratch.take()]
             torch._foreach_copy_(self._first, fast)
@@ -55,9 +58,13 @@ class Fast:
         first = fast if self._first is None else self._first
         alpha = self.interpolation(exchange.slow, first, fast, exchange.parameters)
         exchange.move_slow(fast, alpha)
-        self._state = None  # the step is taken: nothing to put back any more
         exchange.home()
         self.climb.last.record_alpha(alpha)
+
+    @property
+    def taken(self) -> bool:
+        """Are the weights those after the step? Then nothing is put back any more."""
+        return self._stepped or self.climb.exchange.moved
 
     def restore_base(self) -> None:
         """Put the base optimizer's state back, where it was kept."""

@@ -13,19 +13,21 @@ from torch.optim import Optimizer
 
 from lookbehind.optim.checks import count, fraction, one_of
 from lookbehind.optim.diagnostics import Diagnostics
+from lookbehind.optim.joined_state import PREFIX, JoinedState, split
 from lookbehind.optim.passes import Passes
 from lookbehind.optim.weights import real
 from lookbehind.optim.wrapper import Wrapper, all_parameters, checked_base
 
 FIRST_MOMENTS = ("momentum_buffer", "exp_avg")  # where SGD and Muon, and the Adam family, keep their momentum
-PHASE, STEPS, PREFIX = "lookahead_phase", "lookahead_steps", "lookahead_"
+PHASE, STEPS = "lookahead_phase", "lookahead_steps"
 
 
 class Lookahead(Wrapper):
     """Lookahead (Zhang et al., 2019): ``k`` steps with the fast weights, then ``slow <- slow + alpha (fast - slow)``.
 
     Around any optimizer, also around :func:`~lookbehind.SAM` and its relatives. Between two such moments the model has
-    the fast weights; evaluate and save with ``with lookahead.slow_weights(): ...``.
+    the fast weights; evaluate and export with ``with lookahead.slow_weights(): ...``. A checkpoint to resume from is
+    saved outside of it: model and optimizer as they are.
 
     Args:
         base: the optimizer to wrap, an instance.
@@ -50,6 +52,7 @@ class Lookahead(Wrapper):
         self.alpha = fraction("alpha", alpha)
         self.momentum = momentum
         self._slow: dict[str, dict[Tensor, Tensor]] = {}  # "slow" and the slow momenta, by parameter
+        self._showing_slow = False
         super().__init__(base)
         for name in (PHASE, STEPS):
             self._set_counter(name, self._counter(name))
@@ -63,6 +66,16 @@ class Lookahead(Wrapper):
     def evaluations(self) -> int:
         """Gradients computed so far: the base's count, or one per step."""
         return int(getattr(self.base, "evaluations", self._counter(STEPS)))
+
+    @property
+    def steps(self) -> int:
+        """Steps so far."""
+        return self._counter(STEPS)
+
+    @property
+    def skipped(self) -> int:
+        """Steps that the base passed over because of a non-finite loss or gradient."""
+        return int(getattr(self.base, "skipped", 0))
 
     @property
     def last(self) -> Diagnostics | None:
@@ -82,12 +95,18 @@ class Lookahead(Wrapper):
     def step(self, closure: Any = None) -> Any:
         """One step of the base optimizer; at the end of a period the slow weights follow, and the fast start there."""
         self._begin()
-        if closure is None and all(float(group.get("lr", 1.0)) == 0.0 for group in self.param_groups):
-            # torch.distributed.checkpoint fills or reads the state by such steps: they do not count
-            return self.base.step()
+        counts = closure is not None or not self._is_checkpointing()
         loss = self.base.step(closure)
-        self._end()
+        self._keep_momenta()
+        if counts:
+            self._end()
         return loss
+
+    def _is_checkpointing(self) -> bool:
+        """Is this a step of torch.distributed.checkpoint, which fills the state so? It does not count."""
+        if any(float(group.get("lr", 1.0)) != 0.0 for group in self.param_groups):
+            return False
+        return not any(bool(p.grad.any()) for p in all_parameters(self) if p.grad is not None)
 
     def passes(self, **options: Any) -> Passes:
         """The base's step as a loop; see :meth:`SharpnessAware.passes`."""
@@ -102,6 +121,7 @@ class Lookahead(Wrapper):
         def leave(taken: bool) -> None:
             leave_base(taken)
             if taken:
+                self._keep_momenta()
                 self._end()
                 self._run_hooks_around_loop(before=False)
 
@@ -114,11 +134,13 @@ class Lookahead(Wrapper):
         slow = self._slow.get("slow", {}) if self.phase else {}
         shown, values = _pairs(slow)
         fast = [t.clone() for t in shown]
+        outermost, self._showing_slow = not self._showing_slow, True
         try:
             _copy(shown, values)
             yield
         finally:
             _copy(shown, fast)
+            self._showing_slow = not outermost
 
     def free_buffers(self) -> None:
         """Let the base's scratch buffers go."""
@@ -127,11 +149,14 @@ class Lookahead(Wrapper):
     @torch.no_grad()
     def _begin(self) -> None:
         """Note the weights at the start of a period: they may have been loaded or changed since the last one."""
-        if self.phase and "slow" in self._slow:
-            return
+        if self._showing_slow:
+            raise RuntimeError("a step inside `with slow_weights()`: it would be lost; step after the `with` has ended")
         known = self._slow.get("slow", {})
+        if self.phase and known:
+            self._slow["slow"] = {p: _fitting(slow, p) for p, slow in known.items()}
+            return
         parameters = [p for p in all_parameters(self) if p.requires_grad]
-        self._slow["slow"] = {p: _room(known, p).copy_(p) for p in parameters}
+        self._slow["slow"] = {p: _fitting(known.get(p), p).copy_(p) for p in parameters}
 
     @torch.no_grad()
     def _end(self) -> None:
@@ -139,42 +164,71 @@ class Lookahead(Wrapper):
         if self.phase + 1 < self.k:
             self._set_counter(PHASE, self.phase + 1)
             return
-        fast, slow = _pairs(self._slow["slow"])
+        fast, slow = _pairs(
+            {p: slow for p, slow in self._slow["slow"].items() if p.requires_grad}
+        )  # not if frozen since
         torch._foreach_lerp_(slow, fast, self.alpha)
         _copy(fast, slow)
         if self.momentum != "keep":
             self._end_momentum()
         self._set_counter(PHASE, 0)
 
-    def _end_momentum(self) -> None:
+    def _momenta(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """The first moments that the base keeps, each with its name and parameter."""
         for parameter in self._slow["slow"]:
-            entry = self.state.get(parameter, {})
+            entry = self.base.state.get(parameter, {})
             for name in FIRST_MOMENTS:
-                moment = entry.get(name)
-                if not isinstance(moment, Tensor):
-                    continue
-                if self.momentum == "reset":
-                    moment.zero_()
-                    continue
+                if isinstance(entry.get(name), Tensor):
+                    yield name, parameter, entry[name]
+
+    def _keep_momenta(self) -> None:
+        """Slow momenta begin at zero, as soon as the base has fast ones."""
+        if self.momentum == "interpolate":
+            for name, parameter, moment in self._momenta():
                 kept = self._slow.setdefault(name, {})
-                slow = kept.setdefault(parameter, torch.zeros_like(moment))
+                if parameter not in kept:
+                    kept[parameter] = torch.zeros_like(moment)
+
+    def _end_momentum(self) -> None:
+        for name, parameter, moment in self._momenta():
+            if self.momentum == "reset":
+                moment.zero_()
+            else:
+                slow = self._slow[name][parameter]
                 real(slow).lerp_(real(moment), self.alpha)
                 moment.copy_(slow)
 
-    # --- saving and loading: the slow weights join the base's entries in the state dict, but not in its ``state``,
-    # since optimizers such as Adam take a parameter with an entry for one that they have met already
+    # --- saving and loading
+
+    @property
+    def state(self) -> Any:
+        """The base optimizer's state with the slow weights in it."""
+        return JoinedState(self.base.state, self._slow)
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        for key in [key for key in self.base.state if key not in state]:
+            del self.base.state[key]
+        self._slow.clear()
+        self.state.update(state)
 
     def _saved(self) -> dict[str, Any]:
         return {"lookahead": {"k": self.k, "alpha": self.alpha, "momentum": self.momentum}}
 
     def _packed(self) -> dict[str, Any]:
-        state_dict = self.base.state_dict()
+        if self._showing_slow and self.phase:
+            raise RuntimeError(
+                "state_dict() inside `with slow_weights()`: training could not go on from it, as the fast weights are "
+                "hidden. Save model and optimizer outside to resume; inside, save the model alone"
+            )
+        packed = self.base.state_dict()
         numbers = {p: number for number, p in enumerate(all_parameters(self))}
-        state = {number: dict(entry) for number, entry in state_dict["state"].items()}
+        state = {key: dict(entry) if isinstance(entry, dict) else entry for key, entry in packed["state"].items()}
         for name, tensors in self._slow.items():
             for parameter, tensor in tensors.items():
-                state.setdefault(numbers[parameter], {})[PREFIX + name] = tensor
-        return {**state_dict, "state": state}
+                if parameter in numbers:
+                    state.setdefault(numbers[parameter], {})[PREFIX + name] = tensor
+        return {**packed, "state": state}
 
     def _check_saved(self, state_dict: dict[str, Any]) -> None:
         saved, mine = state_dict.get("lookahead"), self._saved()["lookahead"]
@@ -185,11 +239,12 @@ class Lookahead(Wrapper):
             )
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        parameters = all_parameters(self)
+        # distributed checkpoints number the parameters by name
+        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+        parameters = dict(zip(numbers, all_parameters(self), strict=False))
         state, slow = {}, dict[str, dict[Tensor, Tensor]]()
         for number, entry in state_dict["state"].items():
-            ours = {k[len(PREFIX) :]: v for k, v in entry.items() if str(k).startswith(PREFIX)}
-            rest = {k: v for k, v in entry.items() if not str(k).startswith(PREFIX)}
+            ours, rest = split(entry)
             if rest or not ours:
                 state[number] = rest
             for name, value in ours.items():
@@ -206,17 +261,19 @@ class Lookahead(Wrapper):
             name: {p: value.detach().to(device=p.device, dtype=p.dtype, copy=True) for p, value in tensors.items()}
             for name, tensors in slow.items()
         }
-        if not self._slow:
-            self._set_counter(PHASE, 0)  # a state of the base alone: a new period begins
+        if self.phase and "slow" not in self._slow:
+            warnings.warn("this state has no slow weights: Lookahead begins a new period here", stacklevel=3)
+            self._set_counter(PHASE, 0)
 
     def __repr__(self) -> str:
         return f"Lookahead({self.base!r}, k={self.k}, alpha={self.alpha}, momentum={self.momentum!r})"
 
 
-def _room(known: dict[Tensor, Tensor], parameter: Tensor) -> Tensor:
-    kept = known.get(parameter)
-    fits = kept is not None and kept.dtype == parameter.dtype and kept.device == parameter.device
-    return kept if kept is not None and fits else torch.empty_like(parameter.detach())
+def _fitting(slow: Tensor | None, parameter: Tensor) -> Tensor:
+    """The slow tensor in its parameter's type and place, which may have changed; a new one if there is none."""
+    if slow is None:
+        return torch.empty_like(parameter.detach())
+    return slow.to(device=parameter.device, dtype=parameter.dtype)
 
 
 def _pairs(slow: dict[Tensor, Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -6,14 +6,17 @@ Every one takes the options of :class:`~lookbehind.SharpnessAware` beside its ow
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypedDict
+from functools import wraps
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lookbehind.optim.ascent import asam
-from lookbehind.optim.checks import fraction, one_of
+from lookbehind.optim.checks import fraction, one_of, shown
 from lookbehind.optim.descent import Descent, each, last, mean, mean_with_clean
 from lookbehind.optim.interpolation import Interpolation, adaptive, constant
 from lookbehind.optim.schedule import Schedule
@@ -39,6 +42,36 @@ class Options(TypedDict, total=False):
     cosine: str
 
 
+P = ParamSpec("P")
+
+
+def _method(make: Callable[P, SharpnessAware]) -> Callable[P, SharpnessAware]:
+    """Check what Python's own errors would say less clearly, and give the optimizer its method's name."""
+    name = make.__name__
+    own = [key for key, p in signature(make).parameters.items() if p.kind is Parameter.KEYWORD_ONLY]
+    known = [*own, *Options.__annotations__]
+
+    @wraps(make)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> SharpnessAware:
+        if len(args) > 1:
+            raise TypeError(
+                f"{name}(base, {shown(args[1])}): give the base optimizer as an instance and the rest by name, such as "
+                f"{name}(torch.optim.SGD(model.named_parameters(), lr=0.1), rho=0.05)"
+            )
+        for key in kwargs:
+            if key not in known and key != "base":
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {near[0]}? " if near else ""
+                raise TypeError(f"{name}({key}=...): no such argument; {hint}there are {', '.join(known)}")
+        checked_base(args[0] if args else kwargs.get("base"), name)
+        optimizer = make(*args, **kwargs)
+        optimizer.name = name
+        return optimizer
+
+    return cast(Any, checked)  # type: ignore[no-any-return]
+
+
+@_method
 def SAM(base: Optimizer, *, rho: float = 0.05, **options: Unpack[Options]) -> SharpnessAware:
     """SAM (Foret et al., 2021): climb once, descend with the gradient found there. 2 evaluations per step.
 
@@ -48,9 +81,10 @@ def SAM(base: Optimizer, *, rho: float = 0.05, **options: Unpack[Options]) -> Sh
         >>> optimizer = SAM(torch.optim.SGD(model.named_parameters(), lr=0.1, momentum=0.9), rho=0.05)
         >>> loss = optimizer.step(closure)
     """
-    return SharpnessAware(checked_base(base, "SAM"), rho=rho, **options)
+    return SharpnessAware(base, rho=rho, **options)
 
 
+@_method
 def ASAM(
     base: Optimizer,
     *,
@@ -65,9 +99,10 @@ def ASAM(
     ``w <- base step on w with g(w + rho T^2 g / |T g|)``, ``T = |w| + eta`` for the parameters that
     :class:`~lookbehind.optim.ascent.asam` scales (``scale``, ``at``: explained there).
     """
-    return SharpnessAware(checked_base(base, "ASAM"), rho=rho, ascent=asam(eta, scale, at), **options)
+    return SharpnessAware(base, rho=rho, ascent=asam(eta, scale, at), **options)
 
 
+@_method
 def MultistepSAM(
     base: Optimizer, *, rho: float, k: int, average: bool | str = False, **options: Unpack[Options]
 ) -> SharpnessAware:
@@ -77,10 +112,10 @@ def MultistepSAM(
         average: False descends on the last gradient, True on the mean of the ``k`` perturbed points,
             ``"with-clean"`` on the mean of all ``k + 1`` points.
     """
-    base = checked_base(base, "MultistepSAM")
     return SharpnessAware(base, rho=rho, k=k, descent=_averaging(average), **options)
 
 
+@_method
 def MultistepASAM(
     base: Optimizer,
     *,
@@ -93,10 +128,10 @@ def MultistepASAM(
     **options: Unpack[Options],
 ) -> SharpnessAware:
     """Multistep-ASAM: :func:`MultistepSAM` with ASAM's ascent steps; ``at="slow"`` takes ``T`` before the climb."""
-    base = checked_base(base, "MultistepASAM")
     return SharpnessAware(base, rho=rho, k=k, ascent=asam(eta, scale, at), descent=_averaging(average), **options)
 
 
+@_method
 def LookbehindSAM(
     base: Optimizer, *, rho: float = 0.05, k: int = 5, alpha: float | str = 0.5, **options: Unpack[Options]
 ) -> SharpnessAware:
@@ -105,17 +140,20 @@ def LookbehindSAM(
     ``w <- w + alpha (fast_k - w)``; k + 1 evaluations per step.
 
     Args:
-        alpha: a number in [0, 1], ``"adaptive"`` (one cosine over the whole vector) or ``"adaptive-per-tensor"``.
+        alpha: a number in [0, 1]; ``"adaptive"``: ``(c + 1) / 2`` with the cosine ``c`` between the first base step and
+            all ``k`` of them, one over the whole vector; ``"adaptive-per-tensor"``: one per tensor.
+
+    At the same learning rate it moves about ``alpha k`` times as far per minibatch as SAM.
 
     Example:
         >>> base = torch.optim.SGD(model.named_parameters(), lr=0.1, momentum=0.9)
         >>> optimizer = LookbehindSAM(base, rho=0.05, k=5, alpha="adaptive", model=model, batchnorm="first")
         >>> loss = optimizer.step(closure)
     """
-    base = checked_base(base, "LookbehindSAM")
     return SharpnessAware(base, rho=rho, k=k, descent=each, interpolation=_following(alpha), **options)
 
 
+@_method
 def LookbehindASAM(
     base: Optimizer,
     *,
@@ -128,7 +166,6 @@ def LookbehindASAM(
     **options: Unpack[Options],
 ) -> SharpnessAware:
     """Lookbehind-ASAM: :func:`LookbehindSAM` with ASAM's ascent steps; ``at="slow"`` takes ``T`` before the climb."""
-    base = checked_base(base, "LookbehindASAM")
     ascent, follow = asam(eta, scale, at), _following(alpha)
     return SharpnessAware(base, rho=rho, k=k, ascent=ascent, descent=each, interpolation=follow, **options)
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from lookbehind.optim.checks import count
+from lookbehind.optim.checks import count, shown
 
 Loss = Tensor | float
 Closure = Callable[[], Any]
@@ -65,7 +66,7 @@ class micro_batches(_InPlaceOfAClosure):  # noqa: N801, used like a function
             raise ValueError("micro_batches(): give at least one pair (size, closure)")
         for pair in sized_closures:
             if not isinstance(pair, tuple) or len(pair) != 2:
-                raise TypeError(f"micro_batches({pair!r}): give pairs (size, closure)")
+                raise TypeError(f"micro_batches({shown(pair)}): give pairs (size, closure)")
         self.sizes = _sizes([size for size, _ in sized_closures])
         self.closures = tuple(
             closure if isinstance(closure, switching) else _plain(closure, "micro_batches")
@@ -85,6 +86,8 @@ class given(_InPlaceOfAClosure):  # noqa: N801, used like a function
     """
 
     def __init__(self, loss: Loss, closure: Closure | switching) -> None:
+        if loss is None:
+            raise TypeError("given(None, ...): give the loss whose backward() has been called")
         self.loss = loss
         self.closure = closure if isinstance(closure, switching) else _plain(closure, "given")
 
@@ -93,13 +96,16 @@ def _plain(closure: Any, user: str) -> Closure:
     if isinstance(closure, _InPlaceOfAClosure):
         raise TypeError(f"{user}({type(closure).__name__}(...)): these two cannot be combined; give a plain closure")
     if not callable(closure):
-        raise TypeError(f"{user}({closure!r}): give a closure, a function without arguments that returns the loss")
+        raise TypeError(
+            f"{user}({shown(closure)}): give a closure, a function without arguments that returns the loss (itself, "
+            "not its result; if backward() has been called already: given(loss, closure))"
+        )
     return closure  # type: ignore[no-any-return]
 
 
 def _sizes(sizes: Sequence[float]) -> tuple[float, ...]:
     for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < float("inf"):
+        if isinstance(size, bool) or not isinstance(size, Real) or not 0 < size < float("inf"):
             raise ValueError(f"micro-batch size {size!r}: give the number of examples, above 0")
     return tuple(float(size) for size in sizes)
 
@@ -208,8 +214,10 @@ def drive(walk: Walk, evaluate: Evaluate) -> Loss | None:
             request = advance(walk, loss)
         return request.loss
     finally:
-        torch.set_grad_enabled(grad_enabled)  # an interrupt at the end of a ``with`` would leave it switched
-        abandon(walk)
+        try:
+            abandon(walk)
+        finally:
+            torch.set_grad_enabled(grad_enabled)  # an interrupt at the end of a ``with`` would leave it switched
 
 
 class Passes:
@@ -231,6 +239,7 @@ class Passes:
         self._reported: Loss | None = None
         self._done = 0
         self._ended = False
+        self._entered = False
         self._grad_enabled = torch.is_grad_enabled()
         self.loss: Loss | None = None
 
@@ -238,9 +247,14 @@ class Passes:
         return self._length
 
     def __enter__(self) -> Passes:
+        self._entered = True
         return self
 
     def __iter__(self) -> Iterator[Pass]:
+        if not self._entered:
+            raise RuntimeError(
+                "write `with optimizer.passes() as passes: for _ in passes: ...`: the `with` ends the step"
+            )
         if self._done or self._ended:
             raise RuntimeError("passes() is one step: call optimizer.passes() again for the next")
         while isinstance(request := advance(self._walk, self._reported), Pass):
@@ -256,10 +270,10 @@ class Passes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        torch.set_grad_enabled(self._grad_enabled)  # as in drive
         try:
             abandon(self._walk)
         finally:
+            torch.set_grad_enabled(self._grad_enabled)  # as in drive
             self._leave(self._ended)
         if not self._ended and kind is None:
             raise RuntimeError(
@@ -270,6 +284,8 @@ class Passes:
 
 def loop_itinerary(switch: bool, sizes: Sequence[float] | None, ascents: int) -> Itinerary:
     """The chains of a step in loop form."""
+    if isinstance(sizes, Real):
+        raise TypeError(f"micro_batches={sizes!r}: give the size of each, for example micro_batches=[32, 32]")
     known = _sizes(list(sizes)) if sizes is not None else (1.0,)
     if not known:
         raise ValueError("micro_batches=[]: give the size of each micro-batch")

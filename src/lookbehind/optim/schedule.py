@@ -38,6 +38,8 @@ class Schedule:
         count("every", self.every)
         if self.stop is not None:
             count("stop", self.stop, at_least=0)
+            if self.stop <= self.start:
+                raise ValueError(f"stop={self.stop}: it comes before start={self.start}, so no step would climb")
         for name in ("k", "rho"):
             value = getattr(self, name)
             if value is not None and not callable(value):

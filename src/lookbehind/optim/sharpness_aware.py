@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import isclass
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
 from lookbehind.optim import descent as descents
-from lookbehind.optim.ascent import Leaf, Rule, leaves_of, sam
-from lookbehind.optim.checks import count, non_negative, one_of
+from lookbehind.optim.ascent import COUNTERS, Leaf, Rule, leaves_of, sam
+from lookbehind.optim.checks import count, non_negative, one_of, shown
 from lookbehind.optim.climb import Climb
 from lookbehind.optim.descent import Descender, Descent, Plan
 from lookbehind.optim.diagnostics import Diagnostics
@@ -30,10 +31,8 @@ from lookbehind.optim.rng import Replay
 from lookbehind.optim.schedule import Schedule
 from lookbehind.optim.signature import KEY, check_signature, in_words, signature
 from lookbehind.optim.statistics import Statistics
-from lookbehind.optim.weights import Exchange, Scratch
-from lookbehind.optim.wrapper import Wrapper, checked_base
-
-COUNTERS = ("ascent_steps", "ascent_evaluations", "ascent_skipped")
+from lookbehind.optim.weights import Exchange, Scratch, overlapping
+from lookbehind.optim.wrapper import Wrapper, all_parameters, checked_base
 
 
 class SharpnessAware(Wrapper):
@@ -60,19 +59,31 @@ class SharpnessAware(Wrapper):
         interpolation: ``none``, ``constant(alpha)`` or ``adaptive(per_tensor=...)``.
         reach: ``"per-step"``: every ascent step has the size rho; ``"total"``: rho / k, to stay within rho.
         schedule: when to climb, and k and rho over time.
-        model: the model, where its normalisation layers matter (``batchnorm`` and restoring their buffers).
+        model: the model, where its normalisation layers matter (``batchnorm``, and restoring their running statistics
+            when a step fails; buffers of another kind are left as the closure left them).
         batchnorm: running statistics are updated in ``"all"`` passes, or only in the ``"first"``, at the unperturbed
             weights (recommended; needs ``model``).
         rng: ``"fresh"`` random numbers in every evaluation, or ``"replay"``: the same dropout masks in all
             evaluations of a minibatch, so that reusing a gradient is exact.
         nonfinite: what a NaN or infinite loss or gradient does: ``"raise"``, ``"skip"`` the step (counted in
-            ``skipped``), or ``"propagate"`` (no check, and nothing in a step waits for the device).
+            ``skipped``; base steps that Lookbehind had taken by then stay in the base's momentum unless
+            ``restore="all"``), or ``"propagate"`` (no check, and nothing in a step waits for the device).
         restore: what is put back when a step fails: the ``"weights"``, or ``"all"``, the base optimizer's state too
             (which costs a copy of it per step).
         cosine: the cosine in ``last``: between the last gradient and the whole ``"climb"``, between the first and
             last ``"gradients"`` (one more buffer), or ``"none"``.
 
+    Attributes:
+        last: diagnostics of the last step (:class:`~lookbehind.optim.diagnostics.Diagnostics`): losses, gradient norms,
+            alpha, cosine; ``last.to_dict()`` for a log.
+        evaluations, steps, skipped: counters, saved with the state.
+        climbing: true while a perturbed point is evaluated.
+
+    After a step every ``p.grad`` is None.
+
     Example:
+        >>> from lookbehind.optim.descent import repeat
+        >>> from lookbehind.optim.interpolation import constant
         >>> base = torch.optim.SGD(model.named_parameters(), lr=0.1, momentum=0.9)
         >>> optimizer = SharpnessAware(base, rho=0.15, k=5, descent=repeat, interpolation=constant(0.5))
         >>> loss = optimizer.step(closure)
@@ -100,8 +111,10 @@ class SharpnessAware(Wrapper):
         if isinstance(base, SharpnessAware):
             raise TypeError(f"base={base!r}: it climbs already; wrap its own base, or choose another descent")
         for name, part in (("ascent", ascent), ("descent", descent), ("interpolation", interpolation)):
+            if isclass(part):
+                raise TypeError(f"{name}={part.__name__}: give a value of it, {name}={part.__name__}(...)")
             if not callable(part):
-                raise TypeError(f"{name}={part!r}: give one of the parts in lookbehind.optim.{name}")
+                raise TypeError(f"{name}={shown(part)}: give one of the parts in lookbehind.optim.{name}")
         one_of("reach", reach, ("per-step", "total"))
         one_of("batchnorm", batchnorm, ("all", "first"))
         one_of("rng", rng, ("fresh", "replay"))
@@ -111,7 +124,11 @@ class SharpnessAware(Wrapper):
         if schedule is not None and not isinstance(schedule, Schedule):
             raise TypeError(f"schedule={schedule!r}: give a lookbehind.Schedule(...)")
         if model is not None and not isinstance(model, nn.Module):
-            raise TypeError(f"model={model!r}: give the torch.nn.Module that is trained")
+            raise TypeError(f"model={shown(model)}: give the torch.nn.Module that is trained")
+        if model is not None and not {id(p) for p in model.parameters()} & {id(p) for p in all_parameters(base)}:
+            raise ValueError(
+                "model=: it has none of the parameters of the base optimizer; give the model that is trained"
+            )
         if batchnorm == "first" and model is None:
             raise ValueError("batchnorm='first': give model=, whose running statistics are to be held")
         self.rho = non_negative("rho", rho)
@@ -127,6 +144,7 @@ class SharpnessAware(Wrapper):
         self.nonfinite = nonfinite
         self.restore = restore
         self.cosine = cosine
+        self.name = type(self).__name__  # of the method, for people; the parts decide
         self.last: Diagnostics | None = None
         self._climb: Climb | None = None
         self._scratch = Scratch()
@@ -164,6 +182,8 @@ class SharpnessAware(Wrapper):
 
     def free_buffers(self) -> None:
         """Let the scratch buffers go, for example before a long evaluation. The next step makes new ones."""
+        if self._climb is not None:
+            raise RuntimeError("free_buffers() inside a step: its buffers are in use; call it between steps")
         self._scratch.free()
 
     # --- a step
@@ -202,6 +222,8 @@ class SharpnessAware(Wrapper):
             self._run_hooks_around_loop(before=False)
 
     def _step_without_closure(self) -> None:
+        if self._climb is not None:
+            raise RuntimeError("step() inside `for _ in passes`: the loop takes the step by itself; remove step()")
         # torch.distributed.checkpoint fills the state of a fresh optimizer by a step with lr 0 and no closure
         if all(float(group.get("lr", 1.0)) == 0.0 for group in self.param_groups):
             self.base.step()
@@ -228,6 +250,12 @@ class SharpnessAware(Wrapper):
 
     def _run(self, plan: Plan, leaves: list[Leaf], itinerary: Itinerary) -> Walk:
         parameters = [leaf.parameter for leaf in leaves]
+        shared = overlapping(parameters)
+        if shared:
+            raise ValueError(
+                f"{leaves[shared[0]]} and {leaves[shared[1]]} are two parameters over the same memory: each would be "
+                "moved twice. Tie them as one: module_b.weight = module_a.weight, not .data"
+            )
         self._scratch.open(parameters)
         exchange = Exchange(parameters, self._scratch)
         last = Diagnostics(descents.ascents(plan))
@@ -255,22 +283,23 @@ class SharpnessAware(Wrapper):
             counters=COUNTERS,
         )
         descender = Descender(plan, parameters, self._scratch, fast.step)
+        counted = self.steps
         try:
             yield from climb.walk(descender.receive)
-            self._set_counter("ascent_steps", self.steps + 1)
         except BaseException as error:
             exchange.home()
-            fast.restore_base()
-            if statistics is not None:
-                statistics.restore()
+            if not fast.taken:
+                fast.restore_base()
+                if statistics is not None:
+                    statistics.restore()
             if not (self.nonfinite == "skip" and isinstance(error, NonFiniteError)):
                 raise
             last.skipped = True
             self._set_counter("ascent_skipped", self.skipped + 1)
-            self._set_counter("ascent_steps", self.steps + 1)
         finally:
             self._climb = None
             self._set_counter("ascent_evaluations", self.evaluations + last.evaluations)
+            self._set_counter("ascent_steps", counted + (fast.taken or last.skipped))
             for parameter in parameters:
                 parameter.grad = None
         self.last = last
@@ -301,17 +330,20 @@ class SharpnessAware(Wrapper):
 
     def _settings(self) -> dict[str, Any]:
         names = ("rho", "k", "ascent", "descent", "interpolation", "reach", "schedule", "batchnorm", "rng")
-        return {name: getattr(self, name) for name in names}
+        # whether names are known decides what ASAM scales
+        named = all("param_names" in group for group in self.param_groups)
+        return {**{name: getattr(self, name) for name in names}, "named": named}
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
+        before = [{key: g[key] for key in ("ascent_rho", "ascent_eta") if key in g} for g in self.param_groups]
+        super()._load(state_dict)
+        for group, own in zip(self.param_groups, before, strict=True):
+            group.update({key: value for key, value in own.items() if key not in group})  # a plain state lacks them
 
     def _saved(self) -> dict[str, Any]:
         return {KEY: signature(self._settings(), self.param_groups)}
 
     def _check_saved(self, state_dict: dict[str, Any]) -> None:
-        if "lookahead" in state_dict and not hasattr(self.base, "slow_weights"):
-            raise ValueError(
-                "this state was saved by Lookahead, here there is none: wrap this optimizer in Lookahead(...) and load "
-                "the state into that"
-            )
         if KEY in state_dict:  # else: a plain state of the base optimizer, or a distributed checkpoint
             check_signature(state_dict[KEY], self._saved()[KEY], self.param_groups)
 
@@ -320,5 +352,7 @@ class SharpnessAware(Wrapper):
 
     def __repr__(self) -> str:
         usual = {"reach": "per-step", "schedule": Schedule(), "batchnorm": "all", "rng": "fresh"}
-        shown = [f"{k}={in_words(v)}" for k, v in self._settings().items() if usual.get(k) != v]
-        return f"{type(self).__name__}({type(self.base).__name__}, {', '.join(shown)})"
+        settings = {k: v for k, v in self._settings().items() if k != "named" and usual.get(k) != v}
+        return (
+            f"{self.name}({type(self.base).__name__}, {', '.join(f'{k}={in_words(v)}' for k, v in settings.items())})"
+        )

@@ -48,7 +48,10 @@ def in_words(value: Any) -> Any:
     if is_dataclass(value):
         inner = ", ".join(f"{f.name}={in_words(getattr(value, f.name))}" for f in fields(value))
         return f"{type(value).__name__}({inner})"
-    return value.__name__ if hasattr(value, "__name__") else repr(value)
+    if hasattr(value, "__name__"):
+        return value.__name__
+    words = repr(value)
+    return type(value).__name__ if " at 0x" in words else words  # an address would differ every time
 
 
 def _kind(part: object) -> str:

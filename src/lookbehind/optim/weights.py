@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -108,6 +109,9 @@ class Scratch:
         for vector in self._vectors[:1]:
             if len(vector) != len(self._parameters) or not all(map(_fits, vector, self._parameters)):
                 self._vectors.clear()
+        # whoever kept a buffer (a base optimizer its gradient, a closure a state dict) may have it
+        if any(_references(real(buffer).untyped_storage()) > OURS for vector in self._vectors for buffer in vector):
+            self._vectors.clear()
 
     def take(self) -> Vector:
         """One more vector of uninitialised buffers."""
@@ -165,31 +169,34 @@ class Exchange:
 
     def __init__(self, parameters: Sequence[Tensor], scratch: Scratch) -> None:
         self.parameters = list(parameters)
-        self._scratch = scratch
-        self._views = [real(p) for p in self.parameters]  # where each parameter's values live before the step
-        self._lends: list[bool] = []
-        self._shown: Vector = []
-        self.slow: Vector = self._views  # until hold(): the parameters themselves
+        self.slow: Vector = []
         self.point: Vector = []
         self.held = False
+        self._scratch = scratch
+        self._homes: Vector = []  # what the parameters point at outside the step
+        self._views: Vector = []  # its numbers
+        self._lends: list[bool] = []
+        self._shown: Vector = []
+        self._versions: list[int] = []
 
     def hold(self) -> None:
         """Put ``slow`` aside and make room for ``point``: one vector of buffers for both."""
-        # our own view is one of the references to the storage, so it has to go before references are counted
-        self._views = self.slow = []
-        self._lends = _lenders(self.parameters)
-        self._views = [real(p) for p in self.parameters]
-        buffers = [real(b) for b in self._scratch.take()]
-        slow = [
-            view if lends else buffer.copy_(view)
-            for lends, view, buffer in zip(self._lends, self._views, buffers, strict=True)
-        ]
-        self.point = [
-            buffer if lends else view for lends, view, buffer in zip(self._lends, self._views, buffers, strict=True)
-        ]
+        self._lends = [_fills_a_storage_of_its_own(p) for p in self.parameters]
+        self._homes = [p.data for p in self.parameters]
+        self._views = [real(home) for home in self._homes]
+        slow, self.point = [], []
+        for lends, view, buffer in zip(self._lends, self._views, map(real, self._scratch.take()), strict=True):
+            slow.append(view if lends else buffer.copy_(view))
+            self.point.append(buffer if lends else view)
         self._shown = self.point  # where values are copied in place, ``point`` lives in the parameters at first
+        self._versions = [t._version for t in slow]
         self.slow = slow
         self.held = True
+
+    @property
+    def moved(self) -> bool:
+        """Have the slow weights been moved, that is, is the step taken?"""
+        return self.held and any(t._version != v for t, v in zip(self.slow, self._versions, strict=True))
 
     def start_fast(self, *, point_is_over: bool) -> Vector:
         """The fast weights, equal to the slow ones; in ``point``'s place once no more gradient is to be evaluated."""
@@ -210,6 +217,14 @@ class Exchange:
                 self._shown[i], vector[i] = other, view
         self._shown = vector
 
+    def settle(self) -> None:
+        """Take over the values where a forward pass or an optimizer put another tensor in a parameter's place."""
+        for i, parameter in enumerate(self.parameters):
+            place = self._shown[i]
+            if self._address(i) != place.data_ptr():
+                place.copy_(real(parameter))
+                parameter.data = place if self._lends[i] else self._homes[i]
+
     def move_slow(self, fast: Vector, alpha: float | Sequence[Tensor]) -> None:
         """Set slow to slow + alpha (fast - slow), in one call: an interrupt finds either none or all of it done."""
         torch._foreach_lerp_(self.slow, fast, alpha if isinstance(alpha, float) else list(alpha))
@@ -218,28 +233,49 @@ class Exchange:
         """Let the parameters have the slow weights again, in the storage they had before the step."""
         if not self.held:
             return
-        for parameter, lends, view, slow in zip(self.parameters, self._lends, self._views, self.slow, strict=True):
-            if lends:
-                parameter.data = slow
-            else:
-                view.copy_(slow)
+        for i, parameter in enumerate(self.parameters):
+            if not self._lends[i]:
+                self._views[i].copy_(self.slow[i])
+            if self._address(i) != self._views[i].data_ptr():
+                parameter.data = self._homes[i]
+
+    def _address(self, i: int) -> int:
+        parameter = self.parameters[i]
+        return parameter.data_ptr() if self._lends[i] else real(parameter).data_ptr()
 
 
-def _lenders(parameters: Sequence[Tensor]) -> list[bool]:
-    """Which parameters may be pointed at another storage, without anyone noticing?"""
-    return [_fills_a_storage_of_its_own(p) for p in parameters]
+def overlapping(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
+    """Two tensors that have elements of the same memory, if there are any (dense ones; others are not looked into)."""
+    by_storage: dict[int, list[tuple[int, Tensor]]] = {}
+    for number, tensor in enumerate(map(real, tensors)):
+        by_storage.setdefault(tensor.untyped_storage()._cdata, []).append((number, tensor))
+    for members in by_storage.values():
+        if len(members) == 1:
+            continue
+        spans = sorted((t.storage_offset(), t.storage_offset() + t.numel(), n) for n, t in members if _is_dense(t))
+        for (_, end, first), (start, _, second) in pairwise(spans):
+            if start < end:
+                return min(first, second), max(first, second)
+    return None
 
 
 def _fills_a_storage_of_its_own(parameter: Tensor) -> bool:
+    """May the parameter be pointed at another storage, without anyone noticing?"""
     if type(parameter) not in (torch.nn.Parameter, Tensor) or parameter.device.type != "cpu":
         return False
     if parameter.layout is not torch.strided or parameter.is_complex():
         return False
     storage = parameter.untyped_storage()
-    if storage.is_shared():
+    if storage.is_shared() or not storage.resizable():  # memory that came from elsewhere: NumPy, a mapped file
         return False
     if storage.nbytes() != parameter.numel() * parameter.element_size() or not _is_dense(parameter):
         return False
-    # two references are the parameter and ``storage``; a third is a view, a NumPy array or a tied tensor that
-    # would go on showing the old values
-    return bool(torch._C._storage_Use_Count(storage._cdata) == 2)
+    return _references(storage) == OURS
+
+
+OURS = 2  # references to a storage: a tensor's and that of the one who asks
+
+
+def _references(storage: torch.UntypedStorage) -> int:
+    """A further reference is a view or a tied tensor, which would go on showing the old values."""
+    return int(torch._C._storage_Use_Count(storage._cdata))

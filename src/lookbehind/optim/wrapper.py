@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lookbehind.optim.checks import shown
+
 _REFUSED: dict[type[Optimizer], str] = {
     torch.optim.LBFGS: "it calls the closure itself, as often as it likes, and cannot be given gradients",
     torch.optim.SparseAdam: "sparse gradients are not supported; use nn.Embedding(..., sparse=False) and Adam",
@@ -19,16 +21,16 @@ _REFUSED: dict[type[Optimizer], str] = {
 
 def checked_base(base: Any, user: str) -> Optimizer:
     """The base optimizer itself, if it can be wrapped."""
-    if inspect.isclass(base):
-        raise TypeError(
-            f"{user}(base={base.__name__}): give an instance, for example "
-            f"{user}({base.__name__}(model.named_parameters(), lr=0.1))"
-        )
     if not isinstance(base, Optimizer):
-        raise TypeError(f"{user}(base={base!r}): give a torch.optim.Optimizer, such as torch.optim.SGD(...)")
-    for kind, reason in _REFUSED.items():
-        if isinstance(base, kind):
-            raise TypeError(f"{user}(base={kind.__name__}): {reason}")
+        kind = base.__name__ if inspect.isclass(base) and issubclass(base, Optimizer) else "torch.optim.SGD"
+        given = base.__name__ if inspect.isclass(base) else shown(base)
+        raise TypeError(
+            f"{user}(base={given}): give an instance of an optimizer, for example "
+            f"{user}({kind}(model.named_parameters(), lr=0.1))"
+        )
+    for refused, reason in _REFUSED.items():
+        if isinstance(base, refused):
+            raise TypeError(f"{user}(base={refused.__name__}): {reason}")
     if not any(group["params"] for group in base.param_groups):
         raise ValueError(f"{user}(base={type(base).__name__}): its parameter list is empty; give it the model's")
     return base
@@ -86,19 +88,33 @@ class Wrapper(Optimizer):
         """The state of the base optimizer, and beside it which method saved it."""
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
-        state_dict = {**self._packed(), **self._saved()}
+        state_dict = {**self._packed(), **self._saved(), "wrappers": self._wrappers()}
         for after in self._optimizer_state_dict_post_hooks.values():
             state_dict = after(self, state_dict) or state_dict
         return state_dict
+
+    def _wrappers(self) -> list[str]:
+        """The classes from the outside in."""
+        inner = self.base._wrappers() if isinstance(self.base, Wrapper) else [type(self.base).__name__]
+        return [type(self).__name__, *inner]
 
     def _packed(self) -> dict[str, Any]:
         return self.base.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what :meth:`state_dict` gave, or a plain state of the base optimizer."""
+        if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
+            held = f"a dict with the keys {list(state_dict)[:5]}" if isinstance(state_dict, dict) else shown(state_dict)
+            raise ValueError(f"load_state_dict({held}): give what optimizer.state_dict() returned")
         state_dict = state_dict.copy()
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
+        saved, mine = state_dict.pop("wrappers", None), self._wrappers()
+        if saved is not None and saved != mine:
+            raise ValueError(
+                f"this state was saved by {_nested(saved)}, here it is {_nested(mine)}. Make the same optimizer, or "
+                "load only the base optimizer's part, where that is the same: optimizer.base.load_state_dict(state)"
+            )
         self._check_saved(state_dict)
         self._load(state_dict)
         for after in self._optimizer_load_state_dict_post_hooks.values():
@@ -135,6 +151,10 @@ class Wrapper(Optimizer):
             self._opt_called = True  # a scheduler looks for this
 
 
+def _nested(wrappers: list[str]) -> str:
+    return "(".join(wrappers) + ")" * (len(wrappers) - 1)
+
+
 def all_parameters(optimizer: Optimizer) -> list[Tensor]:
     """The parameters in the order in which a state dict numbers them."""
     return [p for group in optimizer.param_groups for p in group["params"]]
@@ -145,28 +165,30 @@ class BaseState:
 
     def __init__(self, base: Optimizer, except_keys: Iterable[str]) -> None:
         self._base = base
-        self._state = {p: {k: _copied(v) for k, v in entry.items()} for p, entry in base.state.items()}
+        self._state = {key: _copied(entry) for key, entry in base.state.items()}
         kept_out = {"params", *except_keys}
         self._groups = [{k: _copied(v) for k, v in g.items() if k not in kept_out} for g in base.param_groups]
 
     def restore(self) -> None:
         """Put everything back; tensors are written in place, new entries removed."""
         state = self._base.state
-        for parameter in [p for p in state if p not in self._state]:
-            del state[parameter]
-        for parameter, entry in self._state.items():
-            current = dict(state[parameter])
-            state[parameter].clear()
-            state[parameter].update({k: _put_back(current.get(k), v) for k, v in entry.items()})
+        for key in [key for key in state if key not in self._state]:
+            del state[key]
+        for key, entry in self._state.items():
+            state[key] = _put_back(state.get(key), entry)
         for group, saved in zip(self._base.param_groups, self._groups, strict=True):
             group.update({k: _put_back(group.get(k), v) for k, v in saved.items()})
 
 
 def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
     return value.detach().clone() if isinstance(value, Tensor) else deepcopy(value)
 
 
 def _put_back(current: Any, saved: Any) -> Any:
+    if isinstance(saved, dict) and isinstance(current, dict):
+        return {key: _put_back(current.get(key), inner) for key, inner in saved.items()}
     if isinstance(saved, Tensor) and isinstance(current, Tensor) and current.shape == saved.shape:
         with torch.no_grad():
             return current.copy_(saved)

@@ -1,0 +1,167 @@
+"""Distributed checkpoints, nested wrappers, and what a plain state lacks."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.distributed.checkpoint.state_dict as dcp
+from problems import batch, closure_for, net, same, sgd, train, values
+
+import lookbehind as lb
+
+NESTED = {
+    "sam": lambda base: lb.SAM(base, rho=0.1),
+    "lookbehind": lambda base: lb.LookbehindSAM(base, rho=0.1, k=2),
+    "lookahead": lambda base: lb.Lookahead(base, k=3),
+    "lookahead-sam": lambda base: lb.Lookahead(lb.SAM(base), k=3, momentum="interpolate"),
+    "sam-lookahead": lambda base: lb.SAM(lb.Lookahead(base, k=3)),
+}
+BASES = {
+    "sgd": lambda model: torch.optim.SGD(model.named_parameters(), lr=0.1),
+    "momentum": sgd,
+    "adamw": lambda model: torch.optim.AdamW(model.named_parameters(), lr=0.01),
+}
+
+
+@pytest.mark.parametrize("flat", [False, True], ids=["nested", "flat"])
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("method", NESTED)
+@pytest.mark.filterwarnings("ignore:.*_get_pg_default_device.*", "ignore::FutureWarning")
+def test_a_distributed_checkpoint_resumes_bit_for_bit(method, base, flat):
+    def make():
+        model = net()
+        return model, NESTED[method](BASES[base](model))
+
+    options = dcp.StateDictOptions(flatten_optimizer_state_dict=flat)
+    model, optimizer = make()
+    train(optimizer, model, range(4))
+    optimizer.zero_grad()
+    state = copy.deepcopy(dcp.get_optimizer_state_dict(model, optimizer, options=options))
+    weights = copy.deepcopy(model.state_dict())
+    train(optimizer, model, range(4, 8))
+
+    resumed_model, resumed = make()
+    resumed_model.load_state_dict(weights)
+    dcp.set_optimizer_state_dict(resumed_model, resumed, state, options=options)
+    assert resumed.evaluations > 0
+    train(resumed, resumed_model, range(4, 8))
+    assert same(values(resumed_model), values(model))
+    assert resumed.evaluations == optimizer.evaluations
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "words"),
+    [
+        (NESTED["sam"], NESTED["lookahead"], r"SharpnessAware\(SGD\), here it is Lookahead\(SGD\)"),
+        (
+            NESTED["lookahead"],
+            NESTED["lookahead-sam"],
+            r"Lookahead\(SGD\), here it is Lookahead\(SharpnessAware\(SGD\)\)",
+        ),
+        (NESTED["sam-lookahead"], NESTED["lookahead-sam"], r"here it is Lookahead\(SharpnessAware\(SGD\)\)"),
+    ],
+)
+def test_a_state_of_other_wrappers_is_refused(saved, loaded, words):
+    with pytest.raises(ValueError, match=words):
+        loaded(sgd(net())).load_state_dict(saved(sgd(net())).state_dict())
+
+
+def test_a_state_around_another_base_is_refused():
+    state = lb.SAM(BASES["adamw"](net())).state_dict()
+    with pytest.raises(ValueError, match=r"saved by SharpnessAware\(AdamW\), here it is SharpnessAware\(SGD\)"):
+        lb.SAM(sgd(net())).load_state_dict(state)
+
+
+def test_a_plain_state_does_not_take_the_radii_of_groups_away():
+    model, plain = net(), net()
+    groups = [{"params": [model[0].weight], "ascent_rho": 0.0}, {"params": list(model[1:].parameters())}]
+    plain_groups = [{"params": [plain[0].weight]}, {"params": list(plain[1:].parameters())}]
+    optimizer = lb.SAM(torch.optim.SGD(groups, lr=0.1))
+    optimizer.load_state_dict(torch.optim.SGD(plain_groups, lr=0.2).state_dict())
+    assert optimizer.param_groups[0]["ascent_rho"] == 0.0
+    assert optimizer.param_groups[0]["lr"] == 0.2
+
+
+def test_names_that_come_with_a_state_are_told_since_asam_scales_by_them():
+    state = lb.ASAM(sgd(net())).state_dict()
+    unnamed = lb.ASAM(torch.optim.SGD(net().parameters(), lr=0.1))
+    with pytest.warns(UserWarning, match="named was True, here it is False"):
+        unnamed.load_state_dict(state)
+
+
+def test_restore_all_reaches_through_a_lookahead():
+    class Stop(Exception):
+        pass
+
+    def run(fail):
+        model = net()
+        optimizer = lb.LookbehindSAM(lb.Lookahead(sgd(model), k=3, alpha=0.5), k=5, restore="all")
+        train(optimizer, model, range(1))
+        calls = iter(range(9))
+
+        def closure():
+            if next(calls) == 4:
+                raise Stop
+            return closure_for(model, batch(7))()
+
+        if fail:
+            with pytest.raises(Stop):
+                optimizer.step(closure)
+        train(optimizer, model, range(1, 4))
+        return values(model)
+
+    assert same(run(fail=True), run(fail=False))
+
+
+def test_state_entries_that_belong_to_no_parameter():
+    model = net()
+    base = sgd(model)
+    base.state["calls"] = 3
+    optimizer = lb.Lookahead(base, k=2)
+    train(optimizer, model, range(1))
+    assert optimizer.state_dict()["state"]["calls"] == 3
+    inner = lb.LookbehindSAM(base, k=2, restore="all")
+    inner.zero_grad()
+    calls = iter([1, 1, 0])
+    with pytest.raises(ZeroDivisionError):
+        inner.step(lambda: closure_for(model, batch())() / (1 // next(calls)))
+    assert base.state["calls"] == 3
+
+
+def test_lookahead_goes_with_a_model_that_changes_its_type_in_a_period():
+    model = net()
+    optimizer = lb.Lookahead(sgd(model, momentum=0.0), k=3)
+    train(optimizer, model, range(1))
+    model.float()
+    optimizer.step(closure_for(model, batch(dtype=torch.float32)))
+    optimizer.step(closure_for(model, batch(dtype=torch.float32)))
+    assert optimizer.phase == 0
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+def test_a_parameter_frozen_in_a_period_stays_where_it_is():
+    model = net()
+    optimizer = lb.Lookahead(sgd(model), k=2, alpha=0.5)
+    train(optimizer, model, range(1))
+    model[0].weight.requires_grad_(False)
+    frozen = model[0].weight.clone()
+    model.zero_grad()
+    train(optimizer, model, range(1, 2))
+    assert torch.equal(model[0].weight, frozen)
+
+
+def test_steps_and_checkpoints_inside_slow_weights_are_refused():
+    model = net()
+    optimizer = lb.Lookahead(sgd(model), k=3)
+    train(optimizer, model, range(1))
+    fast = values(model)
+    with optimizer.slow_weights(), optimizer.slow_weights():
+        with pytest.raises(RuntimeError, match="it would be lost"):
+            train(optimizer, model, range(1))
+        with pytest.raises(RuntimeError, match="Save model and optimizer outside"):
+            optimizer.state_dict()
+    assert same(values(model), fast)
+    assert optimizer.phase == 1
+    train(optimizer, model, range(1))

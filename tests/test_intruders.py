@@ -1,0 +1,190 @@
+"""Code that reaches into the parameters while we do: optimizers, layers and closures that keep or replace tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from problems import METHODS, batch, closure_for, distance, loss_of, net, same, sgd, train, values
+from torch import nn
+
+import lookbehind as lb
+from lookbehind.optim.descent import repeat
+
+
+class ReplacingSGD(torch.optim.SGD):
+    """Puts a new tensor in the parameter's place, as some optimizers do, in place of writing into the old one."""
+
+    def step(self, closure=None):
+        loss = closure() if closure else None
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data = p.data - group["lr"] * p.grad
+        return loss
+
+
+class KeepingSGD(torch.optim.SGD):
+    """Keeps the gradient of the step before: the tensor itself, or a copy."""
+
+    def __init__(self, parameters, clone):
+        super().__init__(parameters, lr=0.1)
+        self.clone = clone
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            previous = self.state[p].get("previous", p.grad)
+            p.add_(2 * p.grad - previous, alpha=-0.1)
+            self.state[p]["previous"] = p.grad.clone() if self.clone else p.grad
+
+
+class MaxNorm(nn.Linear):
+    """Renormalises its weight in every forward pass, by replacing it."""
+
+    def forward(self, x):
+        self.weight.data = torch.renorm(self.weight.data, 2, 0, 0.5)
+        return super().forward(x)
+
+
+@pytest.fixture(params=[False, True], ids=["exchanged", "in-place"])
+def maybe_aliased(request):
+    def wrap(model):
+        return [p.detach() for p in model.parameters()] if request.param else []
+
+    return wrap
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_base_that_replaces_the_tensors_of_its_parameters(method, maybe_aliased):
+    model, plain = net(), net()
+    views = maybe_aliased(model)
+    train(METHODS[method](ReplacingSGD(model.named_parameters(), lr=0.1)), model, range(4))
+    train(METHODS[method](sgd(plain, momentum=0.0)), plain, range(4))
+    assert distance(values(model), values(plain)) < 1e-14
+    assert len(views) in (0, 5)
+
+
+@pytest.mark.parametrize("make", [lb.SAM, lambda b, **o: lb.LookbehindSAM(b, k=3, **o)], ids=["sam", "lookbehind"])
+def test_a_layer_that_replaces_its_weight_in_the_forward_pass(make, maybe_aliased):
+    torch.manual_seed(0)
+    model = nn.Sequential(MaxNorm(6, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    model(batch()[0])
+    views = maybe_aliased(model)
+    before = values(model)
+    make(sgd(model, lr=0.0, momentum=0.0), rho=0.5).step(closure_for(model, batch()))
+    assert distance(values(model), before) < 1e-15
+    assert len(views) in (0, 4)
+
+
+@pytest.mark.parametrize("evaluate", ["plain", "micro"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda b: lb.MultistepSAM(b, rho=0.1, k=2, average=True),
+        lambda b: lb.LookbehindSAM(b, rho=0.1, k=2),
+        lambda b: lb.SharpnessAware(b, rho=0.1, k=3, descent=repeat),
+    ],
+    ids=["mean", "lookbehind", "repeat"],
+)
+def test_a_base_that_keeps_the_gradient_it_was_given(make, evaluate):
+    results = []
+    for clone in (True, False):
+        model = net(batchnorm=False)
+        optimizer = make(KeepingSGD(model.parameters(), clone))
+        for step in range(4):
+            closure = closure_for(model, batch(step))
+            optimizer.step(lb.micro_batches((1, closure), (2, closure)) if evaluate == "micro" else closure)
+        results.append(values(model))
+    assert same(*results)
+
+
+def test_two_parameters_over_the_same_memory_are_refused_by_name():
+    model = net(batchnorm=False)
+    model[3].weight = nn.Parameter(model[0].weight.data[:3])
+    model[0] = nn.Linear(8, 8).double()
+    twin = nn.Parameter(model[0].weight.data)
+    base = torch.optim.SGD([("first", model[0].weight), ("second", twin)], lr=0.1)
+    with pytest.raises(ValueError, match=r"'first' and parameter 'second' are two parameters over the same memory"):
+        lb.SAM(base).step(lambda: 1.0)
+
+
+def test_a_closure_that_returns_the_same_tensor_each_time():
+    model = net()
+    total = torch.zeros((), dtype=torch.float64)
+
+    def closure():
+        total.zero_()
+        total.add_(closure_for(model, batch())().detach())
+        return total
+
+    optimizer = lb.SAM(sgd(model), rho=0.5)
+    expected = loss_of(net(), batch()).item()
+    assert optimizer.step(closure).item() == expected
+    assert optimizer.last.losses[1] > expected
+
+
+def test_a_state_dict_kept_from_inside_a_perturbed_pass_stays_what_it_was():
+    model = net()
+    optimizer = lb.LookbehindSAM(sgd(model), k=2)
+    kept, found = [], []
+
+    def closure():
+        if optimizer.climbing and not kept:
+            kept.extend(t.detach() for t in model.parameters())
+            found.extend(values(model))
+        return closure_for(model, batch())()
+
+    optimizer.step(closure)
+    assert len(kept) == 5
+    assert not same(kept, found)  # within its own step a point moves on
+    later = [t.clone() for t in kept]
+    train(optimizer, model, range(2))
+    assert same(kept, later)  # but no later step writes into it
+
+
+def test_weights_that_live_in_a_numpy_array_are_written_there():
+    array = np.ones((3, 6))
+    model = nn.Linear(6, 3, bias=False).double()
+    model.weight = nn.Parameter(torch.from_numpy(array))
+    optimizer = lb.SAM(sgd(model), rho=0.5)
+    seen = []
+
+    def closure():
+        seen.append(array.copy())
+        return closure_for(model, batch())()
+
+    optimizer.step(closure)
+    assert not np.array_equal(seen[0], seen[1])
+    assert np.array_equal(array, model.weight.detach().numpy())
+
+
+def test_gradients_in_another_type_than_their_parameters():
+    weight = nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
+    weight.grad_dtype = torch.float32
+    base = torch.optim.SGD([weight], lr=1.0, foreach=False)
+    optimizer = lb.MultistepSAM(base, rho=0.1, k=2, average=True)
+
+    def closure():
+        weight.grad = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        return 0.0
+
+    optimizer.step(closure)
+    assert torch.equal(weight.detach().float(), -torch.tensor([1.0, 2.0, 3.0, 4.0]))
+
+
+def test_step_inside_the_loop_and_free_buffers_inside_a_step_are_refused():
+    model = net()
+    optimizer = lb.SAM(sgd(model))
+
+    def loop():
+        with optimizer.passes() as passes:
+            for _ in passes:
+                closure_for(model, batch())()
+                optimizer.step()
+
+    with pytest.raises(RuntimeError, match="the loop takes the step by itself"):
+        loop()
+    with pytest.raises(RuntimeError, match="buffers are in use"):
+        optimizer.step(lambda: optimizer.free_buffers())
+    with pytest.raises(RuntimeError, match="the `with` ends the step"):
+        next(iter(optimizer.passes()))
