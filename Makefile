@@ -11,6 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test lint figures clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "setting up $(VENV): a minute or two, once"
 	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
 	$(RUN)/python -m pip install --quiet --editable '.[experiments,dev]'
 	touch $@

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, cast
+from typing import TYPE_CHECKING, ParamSpec, TypedDict
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -68,7 +68,10 @@ def _method(make: Callable[P, SharpnessAware]) -> Callable[P, SharpnessAware]:
         optimizer.name = name
         return optimizer
 
-    return cast(Any, checked)  # type: ignore[no-any-return]
+    checked.__doc__ = (
+        f"{make.__doc__}\n    Options, explained at SharpnessAware: {', '.join(Options.__annotations__)}.\n    "
+    )
+    return checked
 
 
 @_method
@@ -165,7 +168,17 @@ def LookbehindASAM(
     at: str = "point",
     **options: Unpack[Options],
 ) -> SharpnessAware:
-    """Lookbehind-ASAM: :func:`LookbehindSAM` with ASAM's ascent steps; ``at="slow"`` takes ``T`` before the climb."""
+    """Lookbehind-ASAM: :func:`LookbehindSAM` with ASAM's ascent steps, ``rho T^2 g / |T g|`` with ``T = |w| + eta``.
+
+    Args:
+        base: the optimizer to wrap, an instance.
+        rho: radius of an ascent step, about ten times SAM's.
+        eta: keeps ``T`` away from zero.
+        k: number of ascent steps, and of base steps.
+        alpha: as for :func:`LookbehindSAM`.
+        scale: which parameters are scaled; see :class:`~lookbehind.optim.ascent.asam`.
+        at: ``"slow"`` takes ``T`` at the weights before the climb, in place of those of each ``"point"``.
+    """
     ascent, follow = asam(eta, scale, at), _following(alpha)
     return SharpnessAware(base, rho=rho, k=k, ascent=ascent, descent=each, interpolation=follow, **options)
 

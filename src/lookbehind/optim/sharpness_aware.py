@@ -177,7 +177,7 @@ class SharpnessAware(Wrapper):
 
     @property
     def ascents(self) -> int:
-        """How many ascent steps the next step takes (0: a plain step): as many minibatches as ``switching`` needs."""
+        """How many ascent steps the next step takes, 0 for a plain step; ``switching`` needs as many closures, or 1."""
         return descents.ascents(self._plan(self.schedule.steps(self.steps, self.k)))
 
     def free_buffers(self) -> None:
