@@ -1,0 +1,39 @@
+"""Networks by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from lookbehind.models.convnet import ConvNet
+from lookbehind.models.resnet import ResNet
+from lookbehind.models.wide_resnet import WideResNet
+
+MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
+    "convnet": (ConvNet, "3 convolutions, 16-32-32 channels: for 8 x 8 digits"),
+    "resnet8-narrow": (partial(ResNet, blocks=(1, 1, 1), width=16), "3 blocks, 16-32-64 channels: CIFAR on a laptop"),
+    "resnet18": (partial(ResNet, blocks=(2, 2, 2, 2)), "for CIFAR"),
+    "resnet34": (partial(ResNet, blocks=(3, 4, 6, 3)), "for CIFAR"),
+    "resnet50": (partial(ResNet, blocks=(3, 4, 6, 3), bottleneck=True), "for CIFAR"),
+    "resnet18-imagenet": (partial(ResNet, blocks=(2, 2, 2, 2), stem="imagenet"), "for 224 x 224 images"),
+    "wrn-28-2": (partial(WideResNet, depth=28, widen=2), "wide ResNet; any wrn-DEPTH-WIDTH with depth 6n + 4"),
+    "wrn-28-10": (partial(WideResNet, depth=28, widen=10), "wide ResNet"),
+    "wrn-16-1": (partial(WideResNet, depth=16, widen=1), "wide ResNet that trains on a CPU"),
+}
+
+
+def build(name: str, *, classes: int, channels: int = 3) -> nn.Module:
+    """A freshly initialised network.
+
+    Example:
+        >>> build("wrn-28-10", classes=100)
+    """
+    if name in MODELS:
+        return MODELS[name][0](classes=classes, channels=channels)
+    wide = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
+    if wide:
+        return WideResNet(classes, depth=int(wide[1]), widen=int(wide[2]), channels=channels)
+    raise ValueError(f"model={name!r}: choose one of {', '.join(MODELS)}, or wrn-DEPTH-WIDTH")
