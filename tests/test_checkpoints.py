@@ -165,3 +165,105 @@ def test_steps_and_checkpoints_inside_slow_weights_are_refused():
     assert same(values(model), fast)
     assert optimizer.phase == 1
     train(optimizer, model, range(1))
+
+
+def test_the_joined_state_of_lookahead_behaves_as_a_dict():
+    model, other = net(), torch.nn.Parameter(torch.ones(2))
+    base = BASES["adamw"](model)
+    optimizer = lb.Lookahead(base, k=3)
+    train(optimizer, model, range(1))
+    weight = model[0].weight
+    assert set(optimizer.state[weight]) == {"step", "exp_avg", "exp_avg_sq", "lookahead_slow"}
+    optimizer.state[weight]["step"] = torch.tensor(7.0)  # writes reach the base
+    assert base.state[weight]["step"] == 7
+    assert other not in optimizer.state  # asking makes no entry
+    assert optimizer.state.get("nothing", "default") == "default"
+    assert len(optimizer.state) == len(base.state) == 5
+    for key, entry in optimizer.state.items():  # as Lightning moves states to a device
+        optimizer.state[key] = {name: value.clone() for name, value in entry.items()}
+    slow = optimizer.state[weight]["lookahead_slow"].clone()
+    optimizer.state = optimizer.state
+    assert torch.equal(optimizer.state[weight]["lookahead_slow"], slow)
+    del optimizer.state[weight]
+    assert weight not in base.state
+    assert weight not in optimizer.state
+
+
+def test_a_model_converted_inside_slow_weights_gets_its_fast_weights_back():
+    model = net(torch.float32)
+    optimizer = lb.Lookahead(sgd(model), k=3)
+    optimizer.step(closure_for(model, batch(dtype=torch.float32)))
+    fast = values(model)
+    with optimizer.slow_weights():
+        model.double()
+        model.float()
+    assert same(values(model), fast)
+
+
+def test_a_copy_made_inside_slow_weights_can_step():
+    model = net()
+    optimizer = lb.Lookahead(sgd(model), k=3)
+    train(optimizer, model, range(1))
+    with optimizer.slow_weights():
+        twin_model, twin = copy.deepcopy((model, optimizer))
+    train(twin, twin_model, range(1))
+    assert twin.phase == 2
+
+
+def test_lookahead_lets_go_of_parameters_that_were_removed():
+    model = net()
+    optimizer = lb.Lookahead(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), k=1, momentum="interpolate")
+    train(optimizer, model, range(2))
+    removed = optimizer.param_groups[0]["params"].pop()
+    train(optimizer, model, range(2))
+    assert all(removed not in kept for kept in optimizer._slow.values())
+
+
+def test_slow_momenta_keep_the_type_of_the_momenta():
+    class Wide(torch.optim.SGD):
+        """Keeps its momentum in float32, as some optimizers do for half-precision weights."""
+
+        @torch.no_grad()
+        def step(self, closure=None):
+            for p in self.param_groups[0]["params"]:
+                moment = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p, dtype=torch.float32))
+                p.add_(moment.mul_(0.9).add_(p.grad), alpha=-0.1)
+
+        def load_state_dict(self, state_dict):
+            super().load_state_dict(state_dict)
+            for entry in self.state.values():
+                entry["momentum_buffer"] = entry["momentum_buffer"].float()
+
+    def run(resume):
+        weight = torch.nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+        optimizer = lb.Lookahead(Wide([weight], lr=0.1), k=2, momentum="interpolate")
+        for step in range(4):
+            if step == resume:
+                state, optimizer = (
+                    optimizer.state_dict(),
+                    lb.Lookahead(Wide([weight], lr=0.1), k=2, momentum="interpolate"),
+                )
+                optimizer.load_state_dict(copy.deepcopy(state))
+            weight.grad = torch.ones_like(weight)
+            optimizer.step()
+        return weight.detach(), optimizer.state[weight]["lookahead_momentum_buffer"]
+
+    (expected, _), (found, moment) = run(resume=None), run(resume=2)
+    assert torch.equal(found, expected)
+    assert moment.dtype == torch.float32
+
+
+def test_an_older_state_that_lacks_a_setting_loads_without_a_word(recwarn):
+    state = lb.SAM(sgd(net())).state_dict()
+    del state["sharpness_aware"]["settings"]["rng"]
+    lb.SAM(sgd(net())).load_state_dict(state)
+    assert not recwarn.list
+
+
+def test_a_state_for_more_parameters_is_refused_by_the_base():
+    model = net()
+    optimizer = lb.Lookahead(torch.optim.SGD(model.parameters(), lr=0.1), k=3)
+    train(optimizer, model, range(1))
+    fewer = lb.Lookahead(torch.optim.SGD(list(net().parameters())[:2], lr=0.1), k=3)
+    with pytest.raises(ValueError, match="doesn't match the size"):
+        fewer.load_state_dict(optimizer.state_dict())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from problems import batch, closure_for, distance, net, same, train, values
+from problems import batch, closure_for, distance, net, same, sgd, train, values
 
 import lookbehind as lb
 
@@ -83,9 +83,10 @@ def test_a_wrong_value_in_a_group_is_named(key, value):
 
 def test_a_misspelt_setting_of_a_group_is_not_ignored():
     model = net()
-    optimizer = lb.SAM(two_groups(model, ascent_roh=0.0))
     with pytest.raises(ValueError, match=r"param_groups\[1\]\['ascent_roh'\]: no such setting"):
-        optimizer.step(closure_for(model, batch()))
+        lb.SAM(two_groups(model, ascent_roh=0.0))
+    with pytest.raises(ValueError, match="no such setting"):
+        lb.SAM(sgd(model)).add_param_group({"params": [torch.ones(1, requires_grad=True)], "ascent_et": 1.0})
 
 
 # --- what ASAM scales

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from problems import METHODS, batch, closure_for, distance, net, same, sgd, train, values
 
 import lookbehind as lb
-from lookbehind.optim.ascent import Leaf, asam, ascend, length, sam
+from lookbehind.optim.ascent import Leaf, asam, ascend, sam, scaled_norm
 from lookbehind.optim.descent import each, last, mean, repeat
 from lookbehind.optim.interpolation import constant, none
 from lookbehind.optim.weights import Scratch
@@ -180,7 +180,7 @@ def test_the_ascent_step_has_scaled_length_rho_and_climbs(rho, eta, scale, seed,
     rule = sam if scale == "none" else asam(eta=eta, scale=scale)
     leaves = [Leaf(w, None, rho, None, sign) for w in weights]
     scratch = Scratch()
-    reach = length(rule, leaves, weights, gradients, [g.norm() for g in gradients], scratch)
+    reach = scaled_norm(rule, leaves, weights, weights, gradients, [g.norm() for g in gradients], scratch)
     points = [torch.empty_like(w) for w in weights]
     ascend(rule, leaves, weights, weights, gradients, reach, scratch, out=points)
     climb = [p - w for p, w in zip(points, weights, strict=True)]

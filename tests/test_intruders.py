@@ -188,3 +188,73 @@ def test_step_inside_the_loop_and_free_buffers_inside_a_step_are_refused():
         optimizer.step(lambda: optimizer.free_buffers())
     with pytest.raises(RuntimeError, match="the `with` ends the step"):
         next(iter(optimizer.passes()))
+
+
+@pytest.mark.parametrize("form", ["closure", "loop"])
+def test_autocast_around_the_step_does_not_hide_the_climb(form):
+    """Autocast keeps its copies of the weights until the outermost ``with`` ends."""
+    results = []
+    for outside in (False, True):
+        model = net(torch.float32)
+        optimizer = lb.LookbehindSAM(sgd(model), rho=0.5, k=2)
+        data = batch(dtype=torch.float32)
+
+        def evaluate(model=model, data=data, outside=outside):
+            with torch.autocast("cpu", torch.bfloat16, enabled=True, cache_enabled=True):
+                loss = loss_of(model, data)
+            loss.backward()
+            return loss
+
+        with torch.autocast("cpu", torch.bfloat16, enabled=outside):
+            if form == "closure":
+                optimizer.step(evaluate)
+            else:
+                with optimizer.passes() as passes:
+                    for _ in passes:
+                        passes.report(evaluate())
+        results.append(optimizer.last.losses)
+    assert results[0] == results[1]
+    assert len(set(results[1])) == 3
+
+
+def test_the_diagnostics_of_a_step_that_failed_can_be_read():
+    model = net()
+    optimizer = lb.SAM(sgd(model))
+    train(optimizer, model, range(1))
+    with pytest.raises(lb.NonFiniteError):
+        optimizer.step(lambda: closure_for(model, batch())() * float("nan"))
+    assert optimizer.last.loss != optimizer.last.loss
+
+
+def test_a_hook_that_raises_after_the_base_step_leaves_what_the_base_alone_would(maybe_aliased):
+    model, plain = net(), net()
+    views = maybe_aliased(model)
+    base = sgd(model)
+    base.register_step_post_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        lb.SAM(base, rho=0.1).step(closure_for(model, batch()))
+    lb.SAM(sgd(plain), rho=0.1).step(closure_for(plain, batch()))
+    assert same(values(model), values(plain))
+    assert len(views) in (0, 5)
+
+
+def test_a_parameter_without_elements_beside_another_in_one_storage():
+    flat = torch.ones(10, dtype=torch.float64)
+    first, empty = nn.Parameter(flat), nn.Parameter(flat[5:5])
+    optimizer = lb.SAM(torch.optim.SGD([first, empty], lr=0.1))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = first.sum() + empty.sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure).item() == 10
+
+
+def test_names_and_parameters_of_a_group_that_went_apart_are_told():
+    model = net()
+    optimizer = lb.SAM(sgd(model))
+    del optimizer.param_groups[0]["params"][0]
+    with pytest.raises(ValueError, match="4 params and 5 param_names: change both"):
+        train(optimizer, model, range(1))

@@ -36,19 +36,27 @@ class Leaf:
         return f"parameter {self.name!r}" if self.name else f"parameter of shape {tuple(self.parameter.shape)}"
 
 
+def check_keys(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a misspelt setting: torch would keep it and nobody would read it."""
+    for number, group in enumerate(groups):
+        for key in group:
+            if str(key).startswith("ascent_") and key not in KEYS:
+                raise ValueError(f"param_groups[{number}][{key!r}]: no such setting; there are ascent_rho, ascent_eta")
+
+
 def leaves_of(groups: Sequence[Mapping[str, Any]], rho: float, factor: float = 1.0) -> list[Leaf]:
     """The parameters that can have a gradient, each with its group's radius (or ``rho``) times ``factor``."""
     leaves = []
     for number, group in enumerate(groups):
-        unknown = [key for key in group if key.startswith("ascent_") and key not in KEYS]
-        if unknown:
-            raise ValueError(
-                f"param_groups[{number}][{unknown[0]!r}]: no such setting; there are ascent_rho, ascent_eta"
-            )
         own_rho, eta = group.get("ascent_rho"), group.get("ascent_eta")
         radius = rho if own_rho is None else non_negative(f"param_groups[{number}]['ascent_rho']", own_rho)
         eta = None if eta is None else non_negative(f"param_groups[{number}]['ascent_eta']", eta)
         names = group.get("param_names") or [None] * len(group["params"])
+        if len(names) != len(group["params"]):
+            raise ValueError(
+                f"param_groups[{number}] has {len(group['params'])} params and {len(names)} param_names: "
+                "change both together"
+            )
         sign = -1.0 if group.get("maximize") else 1.0
         leaves += [
             Leaf(parameter, name, radius * factor, eta, sign)
@@ -60,15 +68,26 @@ def leaves_of(groups: Sequence[Mapping[str, Any]], rho: float, factor: float = 1
     return leaves
 
 
+Room = Callable[[Tensor], Tensor]
+
+
 class Rule(Protocol):
     """A diagonal scaling. Scalings of your own are functions of this form."""
 
-    def __call__(self, leaf: Leaf, weight: Tensor, out: Tensor) -> Tensor | None:
-        """``T`` of one tensor, in ``out`` or in memory of its own (it is written into later); None for the identity."""
+    def __call__(self, leaf: Leaf, slow: Tensor, point: Tensor, room: Room) -> Tensor | None:
+        """``T`` of one tensor, or None for the identity.
+
+        Args:
+            leaf: the parameter.
+            slow: its values before the step.
+            point: its values where the gradient was taken.
+            room: gives scratch memory like a tensor, to put ``T`` in; it is written into later, so never return
+                ``slow`` or ``point`` themselves.
+        """
         ...
 
 
-def sam(leaf: Leaf, weight: Tensor, out: Tensor) -> None:
+def sam(leaf: Leaf, slow: Tensor, point: Tensor, room: Room) -> None:
     """SAM: ``T = 1``, so that ``e = rho * g / |g|`` (Foret et al., 2021)."""
 
 
@@ -111,20 +130,22 @@ class asam:  # noqa: N801, a value with arguments, used like a function: ascent=
             return "weight" in leaf.name
         return self.scale == "all" or leaf.parameter.dim() >= 2
 
-    def __call__(self, leaf: Leaf, weight: Tensor, out: Tensor) -> Tensor | None:
+    def __call__(self, leaf: Leaf, slow: Tensor, point: Tensor, room: Room) -> Tensor | None:
         """``|w| + eta``, or None where ``T = 1``."""
         if not self.scales(leaf):
             return None
-        return torch.abs(weight, out=out).add_(self.eta if leaf.eta is None else leaf.eta)
+        weight = widened(slow if self.at == "slow" else point)
+        return torch.abs(weight, out=room(weight)).add_(self.eta if leaf.eta is None else leaf.eta)
 
 
 Gradients = Sequence[Tensor | None]
 
 
-def length(
+def scaled_norm(
     rule: Rule,
     leaves: Sequence[Leaf],
-    weights: Vector,
+    slow: Vector,
+    point: Vector,
     gradients: Gradients,
     norms: Sequence[Tensor | None],
     scratch: Scratch,
@@ -132,11 +153,10 @@ def length(
     """``|T g|``: one norm over all parameters with a gradient and ``rho > 0``; ``norms`` are the ``|g|`` of each."""
     parts: list[Tensor] = []
     owners: list[Tensor] = []
-    for leaf, weight, gradient, norm in zip(leaves, weights, gradients, norms, strict=True):
+    for leaf, before, here, gradient, norm in zip(leaves, slow, point, gradients, norms, strict=True):
         if gradient is None or norm is None or leaf.rho == 0:
             continue
-        weight = widened(weight)
-        scaling = rule(leaf, weight, scratch.temporary(weight))
+        scaling = rule(leaf, before, here, scratch.temporary)
         parts.append(norm if scaling is None else torch.linalg.vector_norm(scaling.mul_(real(gradient))))
         owners.append(gradient)
     return total_norm(parts, owners)
@@ -145,26 +165,26 @@ def length(
 def ascend(
     rule: Rule,
     leaves: Sequence[Leaf],
-    weights: Vector,
+    slow: Vector,
     start: Vector,
     gradients: Gradients,
-    length: Tensor,
+    scaled_norm: Tensor,
     scratch: Scratch,
     out: Vector,
 ) -> None:
-    """``out <- start + rho * T^2 g / |T g|`` with ``T`` at ``weights``; where nothing climbs, ``out <- start``."""
+    """``out <- start + rho * T^2 g / |T g|``; where nothing climbs, ``out <- start``."""
     scales: dict[tuple[float, torch.device], Tensor] = {}
-    for leaf, weight, origin, gradient, point in zip(leaves, weights, start, gradients, out, strict=True):
+    for leaf, before, origin, gradient, point in zip(leaves, slow, start, gradients, out, strict=True):
         if gradient is None or leaf.rho == 0:
             if point is not origin:
                 point.copy_(origin)
             continue
         key = (leaf.sign * leaf.rho, gradient.device)
         if key not in scales:
-            scales[key] = on(gradient.device, key[0] / (length + TINY))
+            scales[key] = on(gradient.device, key[0] / (scaled_norm + TINY))
         # half precision is widened: its scale rho / |g| may overflow, and the sum is rounded only once
-        direction, wide_weight, wide_origin = widened(real(gradient)), widened(weight), widened(origin)
-        scaling = rule(leaf, wide_weight, scratch.temporary(wide_weight))
+        direction, wide_origin = widened(real(gradient)), widened(origin)
+        scaling = rule(leaf, before, origin, scratch.temporary)
         if scaling is not None:
             direction = scaling.square_().mul_(direction)
         if wide_origin is origin:

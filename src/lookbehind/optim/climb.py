@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lookbehind.optim.ascent import Gradients, Leaf, Rule, ascend, length
+from lookbehind.optim.ascent import Gradients, Leaf, Rule, ascend, scaled_norm
 from lookbehind.optim.diagnostics import Diagnostics
 from lookbehind.optim.passes import HOW_TO_WRITE_A_CLOSURE, Itinerary, Loss, Pass, Walk
 from lookbehind.optim.precision import check_finite
@@ -25,8 +25,9 @@ from lookbehind.optim.weights import Exchange, Scratch, Vector, dot, norms, on, 
 
 @dataclass
 class _Evaluation:
+    gradients: Gradients
     norm: Tensor  # of the whole gradient
-    length: Tensor | None  # |T g|, where an ascent step follows
+    scaled_norm: Tensor  # |T g|; the norm itself where no ascent step follows
 
 
 @dataclass(kw_only=True)
@@ -49,7 +50,6 @@ class Climb:
     held_model: nn.Module | None  # whose running statistics perturbed passes must not change
     replay: Replay | None
     climbing: bool = False
-    over: bool = False  # True once no more gradient will be evaluated: the point's memory is free
     _first_gradient: Vector | None = None
 
     def walk(self, receive: Callable[[int, float, bool], None]) -> Walk:
@@ -59,64 +59,79 @@ class Climb:
         return None
 
     def _chain(self, chain: int, share: float, receive: Callable[[int, float, bool], None]) -> Walk:
-        ascents, switches, chains = self.ascents, self.itinerary.switches, len(self.itinerary.shares)
+        switches, chains = self.itinerary.switches, len(self.itinerary.shares)
         self.exchange.home()
-        self.over = not ascents and chain + 1 == chains
-        evaluation = yield from self._evaluate(0, 0, chain, share, climbs=ascents > 0)
-        self._keep_first_gradient()
-        if ascents:
-            self._ascend(evaluation, from_slow=True)
-        receive(0, share, chains > 1 and not self.over)
-        for point in range(1, ascents + 1):
-            if switches and point > 1:  # the new minibatch has its own gradient here
-                evaluation = yield from self._evaluate(point - 1, point - 1, chain, None, climbs=True)
-                self._ascend(evaluation)
-            goes_on = point < ascents and not switches
-            evaluation = yield from self._evaluate(point, point - 1 if switches else 0, chain, share, climbs=goes_on)
-            if goes_on:
+        for point in range(self.ascents + 1):
+            if switches and point > 1:  # the new minibatch has its own gradient at the point before
+                here = yield from self._evaluate(point - 1, point - 1, chain, None, climbs=True)
+                self._ascend(here, from_slow=False)
+                del here  # its gradients must not outlive the next evaluation
+            last = point == self.ascents
+            climbs = not last and (not switches or point == 0)
+            here = yield from self._evaluate(point, max(point - 1, 0) if switches else 0, chain, share, climbs=climbs)
+            if point == 0:
+                self._keep_first_gradient(here)
+            if climbs:
                 # before the gradient is handed on: the base optimizer may write into it
-                self._ascend(evaluation)
-            elif point == ascents:
-                self._record_cosine(share, evaluation.norm)
-                self.over = chain + 1 == chains
-            receive(point, share, chains > 1 and not self.over)
+                self._ascend(here, from_slow=point == 0)
+            elif last:
+                self._record_cosine(share, here)
+                self.exchange.point_is_over = chain + 1 == chains
+            del here
+            receive(point, share, chains > 1 and not self.exchange.point_is_over)
         return None
 
     def _evaluate(
         self, point: int, minibatch: int, chain: int, share: float | None, *, climbs: bool
     ) -> Generator[Pass, Loss | None, _Evaluation]:
+        """Loss and gradient at a point; with ``share`` they are recorded as this chain's."""
+        loss = yield from self._ask(point, minibatch, chain)
+        evaluation = self._measured(point, climbs)
+        if share is not None:
+            self.last.record(point, share, loss, evaluation.norm)
+        if self.check:
+            where = f"evaluation {self.last.evaluations} of the step"
+            check_finite(loss, evaluation.norm, evaluation.scaled_norm, where)
+        return evaluation
+
+    def _ask(self, point: int, minibatch: int, chain: int) -> Generator[Pass, Loss | None, Loss | None]:
+        """Let the driver run forward and backward at a point."""
         if point:
             self.exchange.show(self.exchange.point)
-        if self.itinerary.loss is not None and self.last.evaluations == 0:
-            loss: Loss | None = self.itinerary.loss
-            self.last.evaluations += 1
-        else:
-            for leaf in self.leaves:
-                leaf.parameter.grad = None  # also where the closure forgets it
-            request = Pass(self.last.evaluations, point, minibatch, chain)
-            with self._conditions(request):
-                self.last.evaluations += 1
-                loss = yield request
+        first = self.last.evaluations == 0
+        self.last.evaluations += 1
+        if first and self.itinerary.loss is not None:
+            return _scalar(self.itinerary.loss)
+        for leaf in self.leaves:
+            leaf.parameter.grad = None  # also where the closure forgets it
+        request = Pass(self.last.evaluations - 1, point, minibatch, chain)
+        with self._conditions(request):
+            loss = yield request
         if point:
             self.exchange.settle()
-        loss = _scalar(loss)
+        return _scalar(loss)
+
+    def _measured(self, point: int, climbs: bool) -> _Evaluation:
         gradients = self._gradients()
         present = [g for g in gradients if g is not None]
         sizes = norms(present)
         norm = total_norm(sizes, present)
-        reach = None
-        if climbs:
-            size = iter(sizes)
-            aligned = [None if g is None else next(size) for g in gradients]
-            reach = length(self.rule, self.leaves, self._weights(point == 0), gradients, aligned, self.scratch)
-        if share is not None:
-            self.last.record(point, share, loss, norm)
-        if self.check:
-            check_finite(loss, norm, reach, f"evaluation {self.last.evaluations} of the step")
-        return _Evaluation(norm, reach)
+        if not climbs:
+            return _Evaluation(gradients, norm, norm)
+        each = iter(sizes)
+        aligned = [None if g is None else next(each) for g in gradients]
+        held = self.exchange.held
+        slow = self.exchange.slow if held else [real(leaf.parameter) for leaf in self.leaves]
+        here = self.exchange.point if point else slow
+        return _Evaluation(
+            gradients, norm, scaled_norm(self.rule, self.leaves, slow, here, gradients, aligned, self.scratch)
+        )
 
     @contextmanager
     def _conditions(self, request: Pass) -> Iterator[None]:
+        # autocast keeps half-precision copies of the weights until its outermost ``with`` ends: a step inside one would
+        # evaluate every point at the first point's weights
+        torch.clear_autocast_cache()
         with ExitStack() as stack:
             if self.replay is not None:
                 stack.enter_context(self.replay((request.micro_batch, request.minibatch)))
@@ -139,54 +154,45 @@ class Climb:
         if all(gradient is None for gradient in gradients):
             raise RuntimeError(
                 f"no gradient after evaluation {self.last.evaluations} of the step: none of the "
-                f"{len(gradients)} parameters has one. Call loss.backward()\n{HOW_TO_WRITE_A_CLOSURE}"
+                f"{len(gradients)} parameters has one. Call loss.backward(); and train the model whose parameters "
+                f"the optimizer was given\n{HOW_TO_WRITE_A_CLOSURE}"
             )
         return gradients
 
-    def _weights(self, from_slow: bool) -> Vector:
-        """Where the rule takes its scaling."""
-        if not self.exchange.held:
-            return [real(leaf.parameter) for leaf in self.leaves]
-        at_slow = from_slow or getattr(self.rule, "at", "point") == "slow"
-        return self.exchange.slow if at_slow else self.exchange.point
-
-    def _ascend(self, evaluation: _Evaluation, *, from_slow: bool = False) -> None:
+    def _ascend(self, here: _Evaluation, *, from_slow: bool) -> None:
         exchange = self.exchange
         if not exchange.held:
             exchange.hold()
         start = exchange.slow if from_slow else exchange.point
-        assert evaluation.length is not None
         ascend(
             self.rule,
             self.leaves,
-            self._weights(from_slow),
+            exchange.slow,
             start,
-            self._gradients(),
-            evaluation.length,
+            here.gradients,
+            here.scaled_norm,
             self.scratch,
             out=exchange.point,
         )
 
-    def _keep_first_gradient(self) -> None:
+    def _keep_first_gradient(self, here: _Evaluation) -> None:
         if self.cosine == "gradients" and self.ascents:
             self._first_gradient = self._first_gradient or self.scratch.take()
-            for kept, gradient in zip(self._first_gradient, self._gradients(), strict=True):
+            for kept, gradient in zip(self._first_gradient, here.gradients, strict=True):
                 kept.zero_() if gradient is None else kept.copy_(gradient)
 
-    def _record_cosine(self, share: float, norm: Tensor) -> None:
+    def _record_cosine(self, share: float, here: _Evaluation) -> None:
         """Between the last gradient and the way that led there (or the first gradient)."""
-        if self.cosine == "none":
+        if self.cosine == "none" or not self.ascents:
             return
         if self._first_gradient is not None:
             way = [real(g) for g in self._first_gradient]
         else:
             way = self.exchange.point  # no more evaluation in this chain: its memory may take the difference
             torch._foreach_sub_(way, self.exchange.slow)
-        owners = [leaf.parameter for leaf in self.leaves]
+        norm, owners = here.norm, [leaf.parameter for leaf in self.leaves]
         products = [
-            (dot(w, real(g)), owner)
-            for w, g, owner in zip(way, self._gradients(), owners, strict=True)
-            if g is not None
+            (dot(w, real(g)), owner) for w, g, owner in zip(way, here.gradients, owners, strict=True) if g is not None
         ]
         product = on(norm.device, total(*map(list, zip(*products, strict=True))))
         size = on(norm.device, total_norm(list(torch._foreach_norm(way, 2, dtype=norm.dtype)), owners)) * norm

@@ -90,15 +90,15 @@ class Descender:
         self._room: dict[tuple[tuple[int, float], ...], Vector] = {}
         self._copy: Vector | None = None
 
-    def receive(self, index: int, share: float = 1.0, wait: bool = False) -> None:
+    def receive(self, index: int, share: float = 1.0, collect_only: bool = False) -> None:
         """Take gradient ``index`` out of ``p.grad``, weighted by its chain's share, and step where rows are full.
 
-        ``step`` is called with True when it is the last of the plan; with ``wait``, gradients are only collected.
+        ``step`` is called with True when it is the last of the plan; with ``collect_only`` none is taken yet.
         """
         gradients = [p.grad for p in self._parameters]
         waiting = self._rows[self._done :]
         full = 0
-        while not wait and full < len(waiting) and waiting[full][-1][0] <= index:
+        while not collect_only and full < len(waiting) and waiting[full][-1][0] <= index:
             full += 1
         alone = ((index, 1.0),) if share == 1.0 else None
         for row in dict.fromkeys(waiting):

@@ -49,7 +49,7 @@ class Diagnostics:
         """Note the cosine of one chain."""
         self._cosine = cosine * share if self._cosine is None else self._cosine + cosine * share
 
-    def record_alpha(self, alpha: float | Sequence[Tensor]) -> None:
+    def record_alpha(self, alpha: float | Sequence[Tensor] | None) -> None:
         """Note how far the slow weights went."""
         self._alpha = alpha
 

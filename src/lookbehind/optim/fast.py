@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
-from lookbehind.optim.climb import Climb
 from lookbehind.optim.interpolation import Interpolation
-from lookbehind.optim.weights import Vector, real
+from lookbehind.optim.weights import Exchange, Scratch, Vector, real
 from lookbehind.optim.wrapper import BaseState
 
 
@@ -19,10 +20,12 @@ class Fast:
 
     base: Optimizer
     interpolation: Interpolation
-    climb: Climb
+    exchange: Exchange
+    scratch: Scratch
     in_place: bool  # one step, kept as it is: the base optimizer moves the weights themselves, as it would alone
     keeps_state: bool  # of the base optimizer, to put it back if the step fails
     counters: tuple[str, ...]
+    alpha: float | Sequence[Tensor] | None = None  # known after the last step, where there is an interpolation
     _stepped: bool = False
     _state: BaseState | None = None
     _fast: Vector | None = None
@@ -30,18 +33,17 @@ class Fast:
 
     def step(self, final: bool) -> None:
         """One step of the base optimizer with the gradient that is in ``p.grad``."""
-        exchange = self.climb.exchange
         if self.in_place:
-            exchange.home()
+            self.exchange.release()
             self.base.step()
             self._stepped = True
             return
         fast = self._fast = self._begin() if self._fast is None else self._fast
-        exchange.show(fast)
+        self.exchange.show(fast)
         self.base.step()
-        exchange.settle()
+        self.exchange.settle()
         if self._first is None and self.interpolation.needs_first and not final:
-            self._first = [real(t) for t in self.climb.scratch.take()]
+            self._first = [real(t) for t in self.scratch.take()]
             torch._foreach_copy_(self._first, fast)
         if final:
             self._interpolate(fast)
@@ -49,22 +51,20 @@ class Fast:
     def _begin(self) -> Vector:
         if self.keeps_state:
             self._state = BaseState(self.base, except_keys=self.counters)
-        if not self.climb.exchange.held:
-            self.climb.exchange.hold()
-        return self.climb.exchange.start_fast(point_is_over=self.climb.over)
+        if not self.exchange.held:
+            self.exchange.hold()
+        return self.exchange.start_fast()
 
     def _interpolate(self, fast: Vector) -> None:
-        exchange = self.climb.exchange
-        first = fast if self._first is None else self._first
-        alpha = self.interpolation(exchange.slow, first, fast, exchange.parameters)
-        exchange.move_slow(fast, alpha)
-        exchange.home()
-        self.climb.last.record_alpha(alpha)
+        slow, first = self.exchange.slow, fast if self._first is None else self._first
+        self.alpha = self.interpolation(slow, first, fast, self.exchange.parameters)
+        self.exchange.move_slow(fast, self.alpha)
+        self.exchange.home()
 
     @property
     def taken(self) -> bool:
         """Are the weights those after the step? Then nothing is put back any more."""
-        return self._stepped or self.climb.exchange.moved
+        return self._stepped or self.exchange.moved
 
     def restore_base(self) -> None:
         """Put the base optimizer's state back, where it was kept."""

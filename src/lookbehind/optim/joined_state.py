@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 from torch import Tensor
@@ -24,7 +25,14 @@ class JoinedState(MutableMapping[Any, Any]):
         ours = {PREFIX + name: tensors[key] for name, tensors in self._slow.items() if key in tensors}
         if not ours:
             return self._base[key]
-        return {**self._base.get(key, {}), **ours}
+        return ChainMap(self._base.get(key, {}), ours)  # writes go to the base's entry
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._base or any(key in tensors for tensors in self._slow.values())
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Without making an entry, as a dict would."""
+        return self[key] if self.__contains__(key) else default
 
     def __setitem__(self, key: Any, entry: Any) -> None:
         ours, rest = split(entry)
@@ -47,7 +55,7 @@ class JoinedState(MutableMapping[Any, Any]):
 
 def split(entry: Any) -> tuple[dict[str, Tensor], Any]:
     """An entry's slow tensors, and the base optimizer's own part of it."""
-    if not isinstance(entry, dict):
+    if not isinstance(entry, Mapping):
         return {}, entry
     ours = {k[len(PREFIX) :]: v for k, v in entry.items() if str(k).startswith(PREFIX)}
     return ours, {k: v for k, v in entry.items() if not str(k).startswith(PREFIX)}

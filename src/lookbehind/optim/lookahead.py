@@ -29,6 +29,8 @@ class Lookahead(Wrapper):
     the fast weights; evaluate and export with ``with lookahead.slow_weights(): ...``. A checkpoint to resume from is
     saved outside of it: model and optimizer as they are.
 
+    A step that the base skips, because of a NaN, counts as one of the ``k``.
+
     Args:
         base: the optimizer to wrap, an instance.
         k: steps per period.
@@ -45,8 +47,6 @@ class Lookahead(Wrapper):
 
     def __init__(self, base: Optimizer, *, k: int = 5, alpha: float = 0.8, momentum: str = "keep") -> None:
         checked_base(base, "Lookahead")
-        if isinstance(base, Lookahead):
-            raise TypeError(f"base={base!r}: it looks ahead already; give Lookahead its own base")
         one_of("momentum", momentum, ("keep", "reset", "interpolate"))
         self.k = count("k", k)
         self.alpha = fraction("alpha", alpha)
@@ -116,17 +116,14 @@ class Lookahead(Wrapper):
         self._run_hooks_around_loop(before=True)
         self._begin()
         passes = make(**options)
-        leave_base = passes._leave
-
-        def leave(taken: bool) -> None:
-            leave_base(taken)
-            if taken:
-                self._keep_momenta()
-                self._end()
-                self._run_hooks_around_loop(before=False)
-
-        passes._leave = leave
+        passes.on_leave.append(self._leave_loop)
         return passes
+
+    def _leave_loop(self, taken: bool) -> None:
+        if taken:
+            self._keep_momenta()
+            self._end()
+            self._run_hooks_around_loop(before=False)
 
     @contextmanager
     def slow_weights(self) -> Iterator[None]:
@@ -139,7 +136,7 @@ class Lookahead(Wrapper):
             _copy(shown, values)
             yield
         finally:
-            _copy(shown, fast)
+            _copy([real(p) for p in slow], fast)  # where the parameters are now: a model may be converted inside
             self._showing_slow = not outermost
 
     def free_buffers(self) -> None:
@@ -155,8 +152,10 @@ class Lookahead(Wrapper):
         if self.phase and known:
             self._slow["slow"] = {p: _fitting(slow, p) for p, slow in known.items()}
             return
-        parameters = [p for p in all_parameters(self) if p.requires_grad]
-        self._slow["slow"] = {p: _fitting(known.get(p), p).copy_(p) for p in parameters}
+        parameters = all_parameters(self)
+        present = set(parameters)
+        self._slow = {name: {p: t for p, t in kept.items() if p in present} for name, kept in self._slow.items()}
+        self._slow["slow"] = {p: _fitting(known.get(p), p).copy_(p) for p in parameters if p.requires_grad}
 
     @torch.no_grad()
     def _end(self) -> None:
@@ -186,8 +185,8 @@ class Lookahead(Wrapper):
         if self.momentum == "interpolate":
             for name, parameter, moment in self._momenta():
                 kept = self._slow.setdefault(name, {})
-                if parameter not in kept:
-                    kept[parameter] = torch.zeros_like(moment)
+                slow = kept.get(parameter)
+                kept[parameter] = torch.zeros_like(moment) if slow is None else _fitting(slow, moment)
 
     def _end_momentum(self) -> None:
         for name, parameter, moment in self._momenta():
@@ -207,6 +206,7 @@ class Lookahead(Wrapper):
 
     @state.setter
     def state(self, state: Any) -> None:
+        state = dict(state)  # it may be a view of what is cleared now
         for key in [key for key in self.base.state if key not in state]:
             del self.base.state[key]
         self._slow.clear()
@@ -248,7 +248,9 @@ class Lookahead(Wrapper):
             if rest or not ours:
                 state[number] = rest
             for name, value in ours.items():
-                parameter = parameters[number]
+                parameter = parameters.get(number)
+                if parameter is None:
+                    continue  # the base says what is wrong
                 if value.shape != parameter.shape:
                     raise ValueError(
                         f"this state was saved for other parameters: the slow weights of number {number} have the "
@@ -258,22 +260,23 @@ class Lookahead(Wrapper):
         self.base.load_state_dict({k: v for k, v in {**state_dict, "state": state}.items() if k != "lookahead"})
         # after the base has checked the rest; copied, since the state dict belongs to the caller
         self._slow = {
-            name: {p: value.detach().to(device=p.device, dtype=p.dtype, copy=True) for p, value in tensors.items()}
+            name: {p: value.detach().to(device=p.device, copy=True) for p, value in tensors.items()}
             for name, tensors in slow.items()
         }
         if self.phase and "slow" not in self._slow:
             warnings.warn("this state has no slow weights: Lookahead begins a new period here", stacklevel=3)
             self._set_counter(PHASE, 0)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_showing_slow": False}
+
     def __repr__(self) -> str:
         return f"Lookahead({self.base!r}, k={self.k}, alpha={self.alpha}, momentum={self.momentum!r})"
 
 
-def _fitting(slow: Tensor | None, parameter: Tensor) -> Tensor:
-    """The slow tensor in its parameter's type and place, which may have changed; a new one if there is none."""
-    if slow is None:
-        return torch.empty_like(parameter.detach())
-    return slow.to(device=parameter.device, dtype=parameter.dtype)
+def _fitting(slow: Tensor | None, fast: Tensor) -> Tensor:
+    """The slow tensor in the type and place of the fast one, which may have changed; a new one if there is none."""
+    return torch.empty_like(fast.detach()) if slow is None else slow.to(device=fast.device, dtype=fast.dtype)
 
 
 def _pairs(slow: dict[Tensor, Tensor]) -> tuple[list[Tensor], list[Tensor]]:

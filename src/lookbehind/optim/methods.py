@@ -10,10 +10,11 @@ import difflib
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, ParamSpec, TypedDict
+from typing import ParamSpec, TypedDict
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from typing_extensions import Unpack  # torch needs it too
 
 from lookbehind.optim.ascent import asam
 from lookbehind.optim.checks import fraction, one_of, shown
@@ -22,9 +23,6 @@ from lookbehind.optim.interpolation import Interpolation, adaptive, constant
 from lookbehind.optim.schedule import Schedule
 from lookbehind.optim.sharpness_aware import SharpnessAware
 from lookbehind.optim.wrapper import checked_base
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 Scale = str | Callable[[str | None, Tensor], bool]
 

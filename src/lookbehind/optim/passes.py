@@ -233,9 +233,9 @@ class Passes:
     """
 
     def __init__(self, walk: Walk, length: int, leave: Callable[[bool], None]) -> None:
+        self.on_leave = [leave]  # called in the end: was the step taken?
         self._walk = walk
         self._length = length
-        self._leave = leave  # called in the end: was the step taken?
         self._reported: Loss | None = None
         self._done = 0
         self._ended = False
@@ -274,7 +274,8 @@ class Passes:
             abandon(self._walk)
         finally:
             torch.set_grad_enabled(self._grad_enabled)  # as in drive
-            self._leave(self._ended)
+            for leave in self.on_leave:
+                leave(self._ended)
         if not self._ended and kind is None:
             raise RuntimeError(
                 f"passes() was left after {self._done} of {self._length} passes: the weights are as before the step; "

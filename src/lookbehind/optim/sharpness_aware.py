@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lookbehind.optim import descent as descents
-from lookbehind.optim.ascent import COUNTERS, Leaf, Rule, leaves_of, sam
+from lookbehind.optim.ascent import COUNTERS, Leaf, Rule, check_keys, leaves_of, sam
 from lookbehind.optim.checks import count, non_negative, one_of, shown
 from lookbehind.optim.climb import Climb
 from lookbehind.optim.descent import Descender, Descent, Plan
@@ -108,8 +108,6 @@ class SharpnessAware(Wrapper):
         cosine: str = "climb",
     ) -> None:
         checked_base(base, "SharpnessAware")
-        if isinstance(base, SharpnessAware):
-            raise TypeError(f"base={base!r}: it climbs already; wrap its own base, or choose another descent")
         for name, part in (("ascent", ascent), ("descent", descent), ("interpolation", interpolation)):
             if isclass(part):
                 raise TypeError(f"{name}={part.__name__}: give a value of it, {name}={part.__name__}(...)")
@@ -149,6 +147,7 @@ class SharpnessAware(Wrapper):
         self._climb: Climb | None = None
         self._scratch = Scratch()
         super().__init__(base)
+        check_keys(self.param_groups)
         self._plan(self.k)  # a wrong descent is found here, not at the first step
         for name in COUNTERS:
             self._set_counter(name, self._counter(name))
@@ -277,7 +276,8 @@ class SharpnessAware(Wrapper):
         fast = Fast(
             base=self.base,
             interpolation=interpolation,
-            climb=climb,
+            exchange=exchange,
+            scratch=self._scratch,
             in_place=len(plan) == 1 and interpolation == none and self.restore == "weights",
             keeps_state=self.restore == "all",
             counters=COUNTERS,
@@ -302,7 +302,8 @@ class SharpnessAware(Wrapper):
             self._set_counter("ascent_steps", counted + (fast.taken or last.skipped))
             for parameter in parameters:
                 parameter.grad = None
-        self.last = last
+            last.record_alpha(fast.alpha)
+            self.last = last
         return last.clean_loss
 
     # --- the pieces of a step
@@ -326,9 +327,15 @@ class SharpnessAware(Wrapper):
                     "For gradient accumulation let the closure run over all micro-batches"
                 )
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters to the base optimizer; ``ascent_rho`` and ``ascent_eta`` may be among the settings."""
+        check_keys([param_group])
+        super().add_param_group(param_group)
+
     # --- saving, loading, copying
 
     def _settings(self) -> dict[str, Any]:
+        """What decides the trajectory; ``nonfinite``, ``restore`` and ``cosine`` do not."""
         names = ("rho", "k", "ascent", "descent", "interpolation", "reach", "schedule", "batchnorm", "rng")
         # whether names are known decides what ASAM scales
         named = all("param_names" in group for group in self.param_groups)

@@ -14,6 +14,7 @@ PARTS = ("ascent", "descent", "interpolation")
 def signature(settings: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The kinds of the parts, all settings and the shapes, as plain types that ``weights_only=True`` loads."""
     return {
+        "format": 1,
         "kinds": {name: _kind(settings[name]) for name in PARTS},
         "settings": {name: in_words(value) for name, value in settings.items()},
         "shapes": [list(p.shape) for group in groups for p in group["params"]],
@@ -59,8 +60,9 @@ def _kind(part: object) -> str:
 
 
 def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
-    keys = [key for key in {**saved, **mine} if saved.get(key) != mine.get(key)]
-    return "; ".join(f"{key} was {saved.get(key)}, here it is {mine.get(key)}" for key in keys)
+    # of what both know: an older state lacks the settings that have come since
+    keys = [key for key in mine if key in saved and saved[key] != mine[key]]
+    return "; ".join(f"{key} was {saved[key]}, here it is {mine[key]}" for key in keys)
 
 
 def _shape_difference(saved: Sequence[Any], mine: Sequence[Any], names: Sequence[str | None]) -> str:

@@ -90,6 +90,9 @@ def total_norm(parts: Sequence[Tensor], owners: Sequence[Tensor]) -> Tensor:
     return norm
 
 
+ALONE = 2  # references to a storage that only one tensor uses: the tensor's, and that of the object we ask through
+
+
 class Scratch:
     """Parameter-sized buffers that are kept between steps, since fresh memory costs page faults.
 
@@ -110,7 +113,7 @@ class Scratch:
             if len(vector) != len(self._parameters) or not all(map(_fits, vector, self._parameters)):
                 self._vectors.clear()
         # whoever kept a buffer (a base optimizer its gradient, a closure a state dict) may have it
-        if any(_references(real(buffer).untyped_storage()) > OURS for vector in self._vectors for buffer in vector):
+        if any(_references(real(buffer).untyped_storage()) > ALONE for vector in self._vectors for buffer in vector):
             self._vectors.clear()
 
     def take(self) -> Vector:
@@ -131,7 +134,9 @@ class Scratch:
 
     def free(self) -> None:
         """Let all buffers go."""
-        self.__init__()  # type: ignore[misc]
+        self._vectors.clear()
+        self._temporaries.clear()
+        self._parameters = []
 
 
 def _fits(buffer: Tensor, parameter: Tensor) -> bool:
@@ -164,7 +169,7 @@ class Exchange:
     Where a parameter fills a storage of its own in CPU memory, showing a vector means pointing the parameter at
     another storage, which costs nothing. Everywhere else (CUDA, DTensor, shared memory, views and aliases) values are
     copied in place. Either way ``slow`` is never written but by :meth:`move_slow`, so that :meth:`home` puts the
-    weights back bit for bit at any time, also when an interrupt came in the middle of an exchange.
+    weights back bit for bit at any time until :meth:`release`, also when an interrupt came amid an exchange.
     """
 
     def __init__(self, parameters: Sequence[Tensor], scratch: Scratch) -> None:
@@ -172,6 +177,7 @@ class Exchange:
         self.slow: Vector = []
         self.point: Vector = []
         self.held = False
+        self.point_is_over = False  # no more gradient will be evaluated: the memory of ``point`` is free
         self._scratch = scratch
         self._homes: Vector = []  # what the parameters point at outside the step
         self._views: Vector = []  # its numbers
@@ -198,9 +204,9 @@ class Exchange:
         """Have the slow weights been moved, that is, is the step taken?"""
         return self.held and any(t._version != v for t, v in zip(self.slow, self._versions, strict=True))
 
-    def start_fast(self, *, point_is_over: bool) -> Vector:
+    def start_fast(self) -> Vector:
         """The fast weights, equal to the slow ones; in ``point``'s place once no more gradient is to be evaluated."""
-        fast = self.point if point_is_over else [real(b) for b in self._scratch.take()]
+        fast = self.point if self.point_is_over else [real(b) for b in self._scratch.take()]
         torch._foreach_copy_(fast, self.slow)
         return fast
 
@@ -239,6 +245,11 @@ class Exchange:
             if self._address(i) != self._views[i].data_ptr():
                 parameter.data = self._homes[i]
 
+    def release(self) -> None:
+        """Give the weights back for good: from here on the base optimizer moves them as it would alone."""
+        self.home()
+        self.held = False
+
     def _address(self, i: int) -> int:
         parameter = self.parameters[i]
         return parameter.data_ptr() if self._lends[i] else real(parameter).data_ptr()
@@ -252,7 +263,8 @@ def overlapping(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
     for members in by_storage.values():
         if len(members) == 1:
             continue
-        spans = sorted((t.storage_offset(), t.storage_offset() + t.numel(), n) for n, t in members if _is_dense(t))
+        dense = [(n, t.storage_offset(), t.numel()) for n, t in members if t.numel() and _is_dense(t)]
+        spans = sorted((start, start + size, n) for n, start, size in dense)
         for (_, end, first), (start, _, second) in pairwise(spans):
             if start < end:
                 return min(first, second), max(first, second)
@@ -270,10 +282,7 @@ def _fills_a_storage_of_its_own(parameter: Tensor) -> bool:
         return False
     if storage.nbytes() != parameter.numel() * parameter.element_size() or not _is_dense(parameter):
         return False
-    return _references(storage) == OURS
-
-
-OURS = 2  # references to a storage: a tensor's and that of the one who asks
+    return _references(storage) == ALONE
 
 
 def _references(storage: torch.UntypedStorage) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -31,6 +31,10 @@ def checked_base(base: Any, user: str) -> Optimizer:
     for refused, reason in _REFUSED.items():
         if isinstance(base, refused):
             raise TypeError(f"{user}(base={refused.__name__}): {reason}")
+    if any(group.get("differentiable") for group in base.param_groups):
+        raise TypeError(
+            f"{user}(base={type(base).__name__}(differentiable=True)): a step cannot be differentiated here"
+        )
     if not any(group["params"] for group in base.param_groups):
         raise ValueError(f"{user}(base={type(base).__name__}): its parameter list is empty; give it the model's")
     return base
@@ -42,6 +46,11 @@ class Wrapper(Optimizer):
     base: Optimizer
 
     def __init__(self, base: Optimizer) -> None:
+        if isinstance(base, Wrapper) and type(self).__name__ in base._wrappers():
+            chain = _nested([type(self).__name__, *base._wrappers()])
+            raise TypeError(
+                f"{chain}: there is a {type(self).__name__} in it already; wrap the innermost optimizer once"
+            )
         # not Optimizer.__init__: it would make groups of its own, which drift apart from the base's after a load
         Optimizer.__setstate__(self, {"base": base, "defaults": dict(base.defaults)})
 
@@ -181,13 +190,13 @@ class BaseState:
 
 
 def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _copied(inner) for key, inner in value.items()}
     return value.detach().clone() if isinstance(value, Tensor) else deepcopy(value)
 
 
 def _put_back(current: Any, saved: Any) -> Any:
-    if isinstance(saved, dict) and isinstance(current, dict):
+    if isinstance(saved, Mapping) and isinstance(current, Mapping):
         return {key: _put_back(current.get(key), inner) for key, inner in saved.items()}
     if isinstance(saved, Tensor) and isinstance(current, Tensor) and current.shape == saved.shape:
         with torch.no_grad():
