@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
-from problems import METHODS, batch, closure_for, distance, loss_of, net, same, sgd, train, values
+from problems import CLIMBING, METHODS, batch, closure_for, distance, loss_of, net, same, sgd, train, values
 from torch import nn
 
 import lookbehind as lb
@@ -193,28 +195,57 @@ def test_step_inside_the_loop_and_free_buffers_inside_a_step_are_refused():
 @pytest.mark.parametrize("form", ["closure", "loop"])
 def test_autocast_around_the_step_does_not_hide_the_climb(form):
     """Autocast keeps its copies of the weights until the outermost ``with`` ends."""
-    results = []
-    for outside in (False, True):
-        model = net(torch.float32)
-        optimizer = lb.LookbehindSAM(sgd(model), rho=0.5, k=2)
-        data = batch(dtype=torch.float32)
 
-        def evaluate(model=model, data=data, outside=outside):
-            with torch.autocast("cpu", torch.bfloat16, enabled=True, cache_enabled=True):
-                loss = loss_of(model, data)
+    def losses(outside):
+        model = net(torch.float32, batchnorm=False)
+        optimizer = lb.LookbehindSAM(sgd(model), rho=0.5, k=2)
+
+        def evaluate():
+            model.zero_grad()
+            with nullcontext() if outside else torch.autocast("cpu", torch.bfloat16):
+                loss = loss_of(model, batch(dtype=torch.float32))
             loss.backward()
             return loss
 
-        with torch.autocast("cpu", torch.bfloat16, enabled=outside):
+        with torch.autocast("cpu", torch.bfloat16) if outside else nullcontext():
             if form == "closure":
                 optimizer.step(evaluate)
             else:
                 with optimizer.passes() as passes:
                     for _ in passes:
                         passes.report(evaluate())
-        results.append(optimizer.last.losses)
-    assert results[0] == results[1]
-    assert len(set(results[1])) == 3
+        return optimizer.last.losses
+
+    assert losses(outside=True) == losses(outside=False)
+    assert len(set(losses(outside=True))) == 3
+
+
+class WritingSGD(torch.optim.SGD):
+    """Writes into the gradient that it was given, as clipping, scalers and Nesterov momentum do."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        loss = super().step(closure)
+        for p in self.param_groups[0]["params"]:
+            p.grad.fill_(float("nan"))
+        return loss
+
+
+@pytest.mark.parametrize("batches", ["one", "micro", "switching"])
+@pytest.mark.parametrize("method", [*CLIMBING, "repeat"])
+def test_a_base_that_writes_into_its_gradient(method, batches):
+    make = METHODS.get(method, lambda b: lb.SharpnessAware(b, rho=0.1, k=3, descent=repeat))
+    results = []
+    for kind in (torch.optim.SGD, WritingSGD):
+        model = net()
+        optimizer = make(kind(model.named_parameters(), lr=0.1, momentum=0.9))
+        for step in range(3):
+            closure = closure_for(model, batch(step))
+            many = [closure_for(model, batch(10 * step + i)) for i in range(optimizer.ascents)]
+            what = {"one": closure, "micro": lb.micro_batches((1, closure), (2, closure)), "switching": many}
+            optimizer.step(what[batches])
+        results.append(values(model))
+    assert same(*results)
 
 
 def test_the_diagnostics_of_a_step_that_failed_can_be_read():
