@@ -1,0 +1,1 @@
+"""Data sets from their official files, in memory, augmented by whole batches."""

@@ -1,0 +1,251 @@
+"""Data sets: small slices in the official formats, damaged and hostile files, splits."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lookbehind.data.pickles import read_pickle
+from lookbehind.data.vision import SETS, Images, first, hold_out, load
+
+SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
+
+
+def official_pickle(value):
+    """As Python 2 wrote CIFAR's files: binary strings, and arrays through numpy.core.multiarray._reconstruct."""
+    return b"\x80\x02" + _saved(value) + b"."
+
+
+def _saved(value):
+    if isinstance(value, np.ndarray):
+        dtype = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+        shape = b"".join(b"J" + struct.pack("<i", size) for size in value.shape)
+        data = value.tobytes()
+        body = b"(K\x01(" + shape + b"t" + dtype + b"\x89T" + struct.pack("<i", len(data)) + data + b"tb"
+        return b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R" + body
+    if isinstance(value, dict):
+        return b"}(" + b"".join(_saved(k) + _saved(v) for k, v in value.items()) + b"u"
+    if isinstance(value, list):
+        return b"](" + b"".join(map(_saved, value)) + b"e"
+    if isinstance(value, str):
+        return b"U" + bytes([len(value)]) + value.encode()
+    return b"J" + struct.pack("<i", value)
+
+
+def cifar_part(count, seed, classes, label):
+    random = np.random.default_rng(seed)
+    return {
+        "data": random.integers(0, 256, (count, 3072), dtype=np.uint8),
+        label: random.integers(0, classes, count).tolist(),
+        "batch_label": "a part",
+    }
+
+
+@pytest.fixture
+def cifar(tmp_path):
+    """CIFAR-10 and CIFAR-100 with a few images per file; returns the directory and the parts."""
+    parts = {}
+    for i, file in enumerate(SETS["cifar10"].files):
+        parts[file] = cifar_part(4, i, 10, "labels")
+    for i, file in enumerate(SETS["cifar100"].files):
+        parts[file] = cifar_part(6, i, 100, "fine_labels")
+    for file, part in parts.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_bytes(official_pickle(part))
+    return tmp_path, parts
+
+
+@pytest.mark.filterwarnings("ignore:not the official files")
+def test_cifar_is_read_in_the_official_order(cifar):
+    directory, parts = cifar
+    data = load("cifar10", directory)
+    assert (len(data.train), len(data.test), data.classes, data.channels) == (20, 4, 10, 3)
+    second = parts["cifar-10-batches-py/data_batch_2"]
+    assert np.array_equal(data.train.pixels[4:8].numpy().reshape(4, 3072), second["data"])
+    assert data.train.labels[4:8].tolist() == second["labels"]
+    fine = load("cifar100", directory)
+    assert fine.test.labels.tolist() == parts["cifar-100-python/test"]["fine_labels"]
+
+
+def test_files_that_are_not_the_official_ones_are_named(cifar):
+    with pytest.warns(UserWarning, match=r"not the official files.*cifar-100-python/train"):
+        load("cifar100", cifar[0])
+
+
+class Hostile:
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.target}",)
+
+
+def hostile_build(target):
+    """A pickle that tries to change the functions which it is given."""
+    return b"\x80\x02cnumpy.core.multiarray\n_reconstruct\n(N}U\x0c__defaults__U\x01xst\x86b."
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (lambda t: pickle.dumps(Hostile(t), protocol=2), r"posix.system, which CIFAR's files do not contain"),
+        (lambda t: b"\x80\x02cbuiltins\neval\nU\x011\x85R.", "builtins.eval"),
+        (
+            lambda t: (
+                b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nJ\xff\xff\xff\x7f\x85U\x01b\x87R."
+            ),
+            "shape",
+        ),
+        (lambda t: b"\x80\x02cnumpy\ndtype\nU\x01OK\x00K\x01\x87R.", "type 'O'"),
+        (hostile_build, "damaged"),
+        (lambda t: official_pickle({"data": np.zeros((2, 3072), np.uint8)})[:-50], "damaged"),
+        (lambda t: b"", "damaged"),
+        (lambda t: b"\x80\x02K\x01.", "a int where CIFAR's files have a dict"),
+    ],
+)
+def test_a_hostile_or_damaged_pickle_executes_nothing_and_is_named(tmp_path, content, words):
+    target, file = tmp_path / "executed", tmp_path / "data_batch_1"
+    file.write_bytes(content(target))
+    with pytest.raises(ValueError, match=words) as error:
+        read_pickle(file)
+    assert str(file) in str(error.value)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda part: part.update(data=np.zeros((4, 100), np.uint8)),
+        lambda part: part.update(labels=[0, 1, 2]),
+        lambda part: part.update(labels=[0, 1, 2, 10]),
+        lambda part: part.pop("labels"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:not the official files")
+def test_a_cifar_file_with_the_wrong_content_is_named(cifar, change):
+    directory, parts = cifar
+    part = parts["cifar-10-batches-py/data_batch_3"]
+    change(part)
+    (directory / "cifar-10-batches-py/data_batch_3").write_bytes(official_pickle(part))
+    with pytest.raises(ValueError, match="data_batch_3"):
+        load("cifar10", directory)
+
+
+def idx(array):
+    return gzip.compress(bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes())
+
+
+@pytest.mark.filterwarnings("ignore:not the official files")
+def test_fashion_mnist_is_read_from_idx_files(tmp_path):
+    random = np.random.default_rng(0)
+    folder = tmp_path / "fashion-mnist"
+    folder.mkdir()
+    pixels = random.integers(0, 256, (5, 28, 28), dtype=np.uint8)
+    for part in ("train", "t10k"):
+        (folder / f"{part}-images-idx3-ubyte.gz").write_bytes(idx(pixels))
+        (folder / f"{part}-labels-idx1-ubyte.gz").write_bytes(idx(np.arange(5, dtype=np.uint8)))
+    data = load("fashion-mnist", tmp_path)
+    assert np.array_equal(data.train.pixels[:, 0].numpy(), pixels)
+    assert data.test.labels.tolist() == [0, 1, 2, 3, 4]
+    for damage in (idx(pixels)[:-30], gzip.compress(b"nothing"), idx(pixels[:, :, 0])):
+        (folder / "train-images-idx3-ubyte.gz").write_bytes(damage)
+        with pytest.raises(ValueError, match=r"train-images-idx3-ubyte\.gz"):
+            load("fashion-mnist", tmp_path)
+
+
+def test_tiny_imagenet_is_read_from_its_folders_grey_images_too(tmp_path):
+    folder = tmp_path / "tiny-imagenet-200"
+    (folder / "val" / "images").mkdir(parents=True)
+    (folder / "wnids.txt").write_text("n02\nn01\n")
+    notes = []
+    for value, wnid in ((60, "n01"), (200, "n02")):
+        images = folder / "train" / wnid / "images"
+        images.mkdir(parents=True)
+        for i in range(3):
+            Image.new("RGB", (64, 64), (value, value, 0)).save(images / f"{wnid}_{i}.JPEG")
+        Image.new("L", (64, 64), value).save(folder / "val" / "images" / f"val_{wnid}.JPEG")
+        notes.append(f"val_{wnid}.JPEG\t{wnid}\t0\t0\t62\t62")
+    (folder / "val" / "val_annotations.txt").write_text("\n".join(notes) + "\n")
+    data = load("tiny-imagenet", tmp_path)
+    assert data.train.pixels.shape == (6, 3, 64, 64)
+    assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1]  # in the order of the sorted folders
+    assert data.test.labels.tolist() == [0, 1]
+    assert data.test.pixels.float().mean((1, 2, 3)).tolist() == pytest.approx([60, 200], abs=2)
+    (folder / "train" / "n01" / "images" / "n01_1.JPEG").write_bytes(b"not a picture")
+    with pytest.raises(ValueError, match=r"n01_1.JPEG: not an image"):
+        load("tiny-imagenet", tmp_path)
+
+
+def test_digits_are_split_by_seed():
+    data, again, other = load("digits", seed=1), load("digits", seed=1), load("digits", seed=2)
+    assert (len(data.train), len(data.test), data.classes, data.channels) == (300, 1497, 10, 1)
+    assert torch.equal(data.train.pixels, again.train.pixels)
+    assert not torch.equal(data.train.labels, other.train.labels)
+    assert data.train.pixels.max() == 240
+
+
+def test_a_held_out_part_is_balanced_disjoint_and_drawn_by_seed():
+    labels = torch.arange(200) % 5
+    images = Images(torch.arange(200, dtype=torch.uint8).view(200, 1, 1, 1), labels)
+    rest, held = hold_out(images, 40, seed=0)
+    assert held.labels.bincount().tolist() == [8] * 5
+    assert sorted([*rest.pixels.flatten().tolist(), *held.pixels.flatten().tolist()]) == list(range(200))
+    assert torch.equal(hold_out(images, 40, seed=0)[1].pixels, held.pixels)
+    assert not torch.equal(hold_out(images, 40, seed=1)[1].pixels, held.pixels)
+    uneven = hold_out(images, 42, seed=0)[1].labels.bincount()
+    assert uneven.max() - uneven.min() == 1
+    for count in (0, 200, -1):
+        with pytest.raises(ValueError, match=f"count={count}"):
+            hold_out(images, count, seed=0)
+
+
+def test_a_slice_of_the_training_data_is_balanced():
+    data = load("digits")
+    assert len(first(data, 100, seed=0).train) == 100
+    assert first(data, 300, seed=0) is data
+
+
+@pytest.mark.parametrize("name", [name for name in SETS if SETS[name].files])
+def test_missing_files_are_named_with_directory_and_address(tmp_path, name):
+    with pytest.raises(FileNotFoundError) as error:
+        load(name, tmp_path, allow_download=False)
+    text = str(error.value)
+    assert str(tmp_path) in text
+    assert SETS[name].remotes[0].url in text
+    assert "switched off" in text
+    assert Path(next(iter(SETS[name].files))).name in text
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match="data='mnist': choose one of digits, cifar10"):
+        load("mnist")
+
+
+def test_images_must_be_bytes_with_as_many_labels():
+    with pytest.raises(ValueError, match="uint8"):
+        Images(torch.zeros(2, 1, 2, 2), torch.zeros(2))
+    with pytest.raises(ValueError, match=r"labels \(3,\)"):
+        Images(torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.zeros(3))
+
+
+@pytest.mark.skipif(not (SHARED / "cifar100.py").exists(), reason="the real CIFAR-100 is not at hand")
+def test_the_real_cifar_100(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(SHARED / "cifar100.py"), str(tmp_path)], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    data = load("cifar100", tmp_path)  # its MD5 is checked: a warning would be an error here
+    assert (len(data.train), len(data.test)) == (50_000, 10_000)
+    assert data.train.labels.bincount().tolist() == [500] * 100
+    mean = data.train.pixels.double().mean((0, 2, 3)) / 255
+    assert mean.tolist() == pytest.approx(data.mean, abs=2e-4)
