@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lookbehind.optim.checks import non_negative, one_of
-from lookbehind.optim.weights import Scratch, Vector, on, real, total_norm, widened
+from lookbehind.optim.weights import Room, Scratch, Vector, on, real, total_norm, widened
 
 COUNTERS = ("ascent_steps", "ascent_evaluations", "ascent_skipped")
 KEYS = ("ascent_rho", "ascent_eta", *COUNTERS)
@@ -66,9 +66,6 @@ def leaves_of(groups: Sequence[Mapping[str, Any]], rho: float, factor: float = 1
     if not leaves:
         raise RuntimeError("no parameter of the base optimizer has requires_grad=True: there is nothing to train")
     return leaves
-
-
-Room = Callable[[Tensor], Tensor]
 
 
 class Rule(Protocol):

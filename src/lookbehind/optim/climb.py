@@ -185,17 +185,19 @@ class Climb:
         """Between the last gradient and the way that led there (or the first gradient)."""
         if self.cosine == "none" or not self.ascents:
             return
-        if self._first_gradient is not None:
-            way = [real(g) for g in self._first_gradient]
-        else:
-            way = self.exchange.point  # no more evaluation in this chain: its memory may take the difference
-            torch._foreach_sub_(way, self.exchange.slow)
-        norm, owners = here.norm, [leaf.parameter for leaf in self.leaves]
-        products = [
-            (dot(w, real(g)), owner) for w, g, owner in zip(way, here.gradients, owners, strict=True) if g is not None
-        ]
-        product = on(norm.device, total(*map(list, zip(*products, strict=True))))
-        size = on(norm.device, total_norm(list(torch._foreach_norm(way, 2, dtype=norm.dtype)), owners)) * norm
+        first = None if self._first_gradient is None else [real(g) for g in self._first_gradient]
+        squares, products, owners, having = [], [], [], []
+        for i, (leaf, gradient) in enumerate(zip(self.leaves, here.gradients, strict=True)):
+            # no more evaluation in this chain: the point's memory may take the difference; one tensor at a time, while
+            # it is in the cache
+            way = first[i] if first else self.exchange.point[i].sub_(self.exchange.slow[i])
+            squares.append(dot(way, way))
+            owners.append(leaf.parameter)
+            if gradient is not None:
+                products.append(dot(way, real(gradient)))
+                having.append(leaf.parameter)
+        product = on(here.norm.device, total(products, having))
+        size = on(here.norm.device, total(squares, owners)).sqrt() * here.norm
         self.last.record_cosine(share, torch.where(size > 0, product / size, 0.0))
 
 

@@ -57,7 +57,7 @@ class Fast:
 
     def _interpolate(self, fast: Vector) -> None:
         slow, first = self.exchange.slow, fast if self._first is None else self._first
-        self.alpha = self.interpolation(slow, first, fast, self.exchange.parameters)
+        self.alpha = self.interpolation(slow, first, fast, self.exchange.parameters, self.scratch.temporary)
         self.exchange.move_slow(fast, self.alpha)
         self.exchange.home()
 

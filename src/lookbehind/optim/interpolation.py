@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lookbehind.optim.checks import fraction
-from lookbehind.optim.weights import Vector, dot, on, total, widened
+from lookbehind.optim.weights import Room, Vector, dot, on, total, widened
 
 
 class Interpolation(Protocol):
@@ -21,8 +21,13 @@ class Interpolation(Protocol):
         """Must the fast weights after the first base step be kept?"""
         ...
 
-    def __call__(self, slow: Vector, first: Vector, fast: Vector, owners: Sequence[Tensor]) -> float | Sequence[Tensor]:
-        """Alpha from the weights before the step, after its first and after its last base step."""
+    def __call__(
+        self, slow: Vector, first: Vector, fast: Vector, owners: Sequence[Tensor], room: Room
+    ) -> float | Sequence[Tensor]:
+        """Alpha from the weights before the step, after its first and after its last base step.
+
+        ``first`` may be overwritten, where it is not ``fast`` itself; ``room`` gives scratch memory like a tensor.
+        """
         ...
 
 
@@ -41,7 +46,7 @@ class constant:  # noqa: N801, a value with arguments, used like a function
         """No: only the ends count."""
         return False
 
-    def __call__(self, slow: Vector, first: Vector, fast: Vector, owners: Sequence[Tensor]) -> float:
+    def __call__(self, slow: Vector, first: Vector, fast: Vector, owners: Sequence[Tensor], room: Room) -> float:
         """The constant."""
         return self.alpha
 
@@ -63,9 +68,9 @@ class adaptive:  # noqa: N801, a value with arguments, used like a function
         """Yes: the first step is compared with the whole move."""
         return True
 
-    def __call__(self, slow: Vector, first: Vector, fast: Vector, owners: Sequence[Tensor]) -> list[Tensor]:
+    def __call__(self, slow: Vector, first: Vector, fast: Vector, owners: Sequence[Tensor], room: Room) -> list[Tensor]:
         """One tensor per parameter; the same one for all, unless per tensor."""
-        products = [_products(*tensors) for tensors in zip(slow, first, fast, strict=True)]
+        products = [_products(*tensors, room) for tensors in zip(slow, first, fast, strict=True)]
         if self.per_tensor:
             parts = [
                 [total([value], [owner]) for value in three] for three, owner in zip(products, owners, strict=True)
@@ -76,9 +81,13 @@ class adaptive:  # noqa: N801, a value with arguments, used like a function
         return [on(tensor.device, alpha) for tensor in slow]
 
 
-def _products(slow: Tensor, first: Tensor, fast: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    origin = widened(slow)
-    begin, whole = widened(first) - origin, widened(fast) - origin
+def _products(slow: Tensor, first: Tensor, fast: Tensor, room: Room) -> tuple[Tensor, Tensor, Tensor]:
+    origin, end = widened(slow), widened(fast)
+    whole = torch.sub(end, origin, out=room(end))
+    if first is fast:
+        square = dot(whole, whole)
+        return square, square, square
+    begin = first.sub_(slow) if origin is slow else widened(first) - origin
     return dot(begin, whole), dot(begin, begin), dot(whole, whole)
 
 

@@ -7,13 +7,14 @@ before the step), ``point`` (where a gradient is evaluated) and ``fast`` (what t
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 Vector = list[Tensor]
+Room = Callable[[Tensor], Tensor]  # gives scratch memory like a tensor, valid until it is asked again
 
 
 def is_sharded(tensor: Tensor) -> bool:
