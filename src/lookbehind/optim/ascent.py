@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lookbehind.optim.checks import non_negative, one_of
-from lookbehind.optim.weights import Room, Scratch, Vector, on, real, total_norm, widened
+from lookbehind.optim.weights import Room, Scratch, Vector, on, overlapping, real, total_norm, widened
 
 COUNTERS = ("ascent_steps", "ascent_evaluations", "ascent_skipped")
 KEYS = ("ascent_rho", "ascent_eta", *COUNTERS)
@@ -133,6 +133,27 @@ class asam:  # noqa: N801, a value with arguments, used like a function: ascent=
             return None
         weight = widened(slow if self.at == "slow" else point)
         return torch.abs(weight, out=room(weight)).add_(self.eta if leaf.eta is None else leaf.eta)
+
+
+def refuse_gradients(leaves: Sequence[Leaf]) -> None:
+    """A gradient before the step is a forgotten ``zero_grad``, or one that should have been announced."""
+    for leaf in leaves:
+        if leaf.parameter.grad is not None:
+            raise RuntimeError(
+                f"{leaf} has a gradient before the step: call optimizer.zero_grad() first; or, if it is the "
+                "gradient of this minibatch at the current weights, announce it: step(given(loss, closure)). "
+                "For gradient accumulation let the closure run over all micro-batches"
+            )
+
+
+def refuse_shared_memory(leaves: Sequence[Leaf]) -> None:
+    """Two parameters over the same memory would be perturbed twice, or once by the wrong one."""
+    shared = overlapping([leaf.parameter for leaf in leaves])
+    if shared:
+        raise ValueError(
+            f"{leaves[shared[0]]} and {leaves[shared[1]]} are two parameters over the same memory: each would be "
+            "moved twice. Tie them as one: module_b.weight = module_a.weight, not .data"
+        )
 
 
 Gradients = Sequence[Tensor | None]

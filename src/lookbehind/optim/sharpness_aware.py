@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from inspect import isclass
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
 from lookbehind.optim import descent as descents
-from lookbehind.optim.ascent import COUNTERS, Leaf, Rule, check_keys, leaves_of, sam
-from lookbehind.optim.checks import count, non_negative, one_of, shown
+from lookbehind.optim.ascent import (
+    COUNTERS,
+    Leaf,
+    Rule,
+    check_keys,
+    leaves_of,
+    refuse_gradients,
+    refuse_shared_memory,
+    sam,
+)
+from lookbehind.optim.checks import count, non_negative, shown
 from lookbehind.optim.climb import Climb
 from lookbehind.optim.descent import Descender, Descent, Plan
 from lookbehind.optim.diagnostics import Diagnostics
 from lookbehind.optim.fast import Fast
 from lookbehind.optim.interpolation import Interpolation, none
+from lookbehind.optim.options import check_model, check_parts, check_words
 from lookbehind.optim.passes import (
     HOW_TO_WRITE_A_CLOSURE,
     Itinerary,
@@ -31,8 +40,8 @@ from lookbehind.optim.rng import Replay
 from lookbehind.optim.schedule import Schedule
 from lookbehind.optim.signature import KEY, check_signature, in_words, signature
 from lookbehind.optim.statistics import Statistics
-from lookbehind.optim.weights import Exchange, Scratch, overlapping
-from lookbehind.optim.wrapper import Wrapper, all_parameters, checked_base
+from lookbehind.optim.weights import Exchange, Scratch
+from lookbehind.optim.wrapper import Wrapper, checked_base
 
 
 class SharpnessAware(Wrapper):
@@ -108,27 +117,11 @@ class SharpnessAware(Wrapper):
         cosine: str = "climb",
     ) -> None:
         checked_base(base, "SharpnessAware")
-        for name, part in (("ascent", ascent), ("descent", descent), ("interpolation", interpolation)):
-            if isclass(part):
-                raise TypeError(f"{name}={part.__name__}: give a value of it, {name}={part.__name__}(...)")
-            if not callable(part):
-                raise TypeError(f"{name}={shown(part)}: give one of the parts in lookbehind.optim.{name}")
-        one_of("reach", reach, ("per-step", "total"))
-        one_of("batchnorm", batchnorm, ("all", "first"))
-        one_of("rng", rng, ("fresh", "replay"))
-        one_of("nonfinite", nonfinite, ("raise", "skip", "propagate"))
-        one_of("restore", restore, ("weights", "all"))
-        one_of("cosine", cosine, ("climb", "gradients", "none"))
+        check_parts(ascent=ascent, descent=descent, interpolation=interpolation)
+        check_words(reach=reach, batchnorm=batchnorm, rng=rng, nonfinite=nonfinite, restore=restore, cosine=cosine)
+        check_model(model, base, needed=batchnorm == "first")
         if schedule is not None and not isinstance(schedule, Schedule):
-            raise TypeError(f"schedule={schedule!r}: give a lookbehind.Schedule(...)")
-        if model is not None and not isinstance(model, nn.Module):
-            raise TypeError(f"model={shown(model)}: give the torch.nn.Module that is trained")
-        if model is not None and not {id(p) for p in model.parameters()} & {id(p) for p in all_parameters(base)}:
-            raise ValueError(
-                "model=: it has none of the parameters of the base optimizer; give the model that is trained"
-            )
-        if batchnorm == "first" and model is None:
-            raise ValueError("batchnorm='first': give model=, whose running statistics are to be held")
+            raise TypeError(f"schedule={shown(schedule)}: give a lookbehind.Schedule(...)")
         self.rho = non_negative("rho", rho)
         self.k = count("k", k)
         self.ascent = ascent
@@ -239,8 +232,9 @@ class SharpnessAware(Wrapper):
             raise RuntimeError("step() was called inside a step: call it after the closure or the loop has ended")
         plan = self._plan(self.schedule.steps(self.steps, self.k))
         leaves = self._leaves(descents.ascents(plan))
+        refuse_shared_memory(leaves)
         if itinerary.loss is None:
-            self._refuse_gradients(leaves)
+            refuse_gradients(leaves)
         elif self.rng == "replay":
             raise ValueError(
                 "rng='replay' with given(...): the random numbers of the first pass are gone; give a closure"
@@ -249,12 +243,6 @@ class SharpnessAware(Wrapper):
 
     def _run(self, plan: Plan, leaves: list[Leaf], itinerary: Itinerary) -> Walk:
         parameters = [leaf.parameter for leaf in leaves]
-        shared = overlapping(parameters)
-        if shared:
-            raise ValueError(
-                f"{leaves[shared[0]]} and {leaves[shared[1]]} are two parameters over the same memory: each would be "
-                "moved twice. Tie them as one: module_b.weight = module_a.weight, not .data"
-            )
         self._scratch.open(parameters)
         exchange = Exchange(parameters, self._scratch)
         last = Diagnostics(descents.ascents(plan))
@@ -316,16 +304,6 @@ class SharpnessAware(Wrapper):
         if self.reach == "total" and ascents:
             factor /= ascents
         return leaves_of(self.param_groups, self.rho, factor)
-
-    @staticmethod
-    def _refuse_gradients(leaves: Sequence[Leaf]) -> None:
-        for leaf in leaves:
-            if leaf.parameter.grad is not None:
-                raise RuntimeError(
-                    f"{leaf} has a gradient before the step: call optimizer.zero_grad() first; or, if it is the "
-                    "gradient of this minibatch at the current weights, announce it: step(given(loss, closure)). "
-                    "For gradient accumulation let the closure run over all micro-batches"
-                )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters to the base optimizer; ``ascent_rho`` and ``ascent_eta`` may be among the settings."""
