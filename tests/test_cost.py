@@ -76,7 +76,7 @@ def buffers_used(make, *, alias=False, evaluate=lambda closure: closure, steps=1
     with LiveBytes([inputs, *model.parameters()]) as live:
         for _ in range(steps):
             optimizer.step(evaluate(closure))
-    assert len(views) in (0, 24)
+    del views  # they had to live until here
     return live.peak / size - 1
 
 

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from lookbehind.data.pickles import read_pickle
-from lookbehind.data.vision import SETS, Images, first, hold_out, load
+from lookbehind.data.vision import SETS, Images, hold_out, load, reduced
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
 
@@ -211,8 +211,8 @@ def test_a_held_out_part_is_balanced_disjoint_and_drawn_by_seed():
 
 def test_a_slice_of_the_training_data_is_balanced():
     data = load("digits")
-    assert len(first(data, 100, seed=0).train) == 100
-    assert first(data, 300, seed=0) is data
+    assert len(reduced(data, 100, seed=0).train) == 100
+    assert reduced(data, 300, seed=0) is data
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if SETS[name].files])

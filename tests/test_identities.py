@@ -160,7 +160,7 @@ def test_a_base_step_may_come_before_the_climb(alias):
         for parameter, value in zip(plain.parameters(), gradient, strict=True):
             parameter.grad = value
         base.step()
-    assert len(views) in (0, 5)
+    del views  # they had to live until here
     assert same(values(model), values(plain))
 
 

@@ -137,14 +137,13 @@ def _fashion_mnist(directory: Path, seed: int) -> VisionData:
     return VisionData(part("train"), part("t10k"), 10, (0.2860,), (0.3530,))
 
 
-def decode(paths: Sequence[Path], size: tuple[int, int] | None = None) -> Tensor:
+def decode(paths: Sequence[Path]) -> Tensor:
     """JPEG files as one uint8 tensor, decoded in parallel (Pillow lets other threads run); grey becomes colour."""
 
     def one(path: Path) -> Tensor:
         try:
             with Image.open(path) as image:
-                colour = image.convert("RGB")
-                return torch.from_numpy(np.array(colour if size is None else colour.resize(size))).permute(2, 0, 1)
+                return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
         except OSError as error:
             raise ValueError(f"{path}: not an image, or a damaged one ({error})") from error
 
@@ -258,7 +257,7 @@ def load(name: str, directory: str | Path = "data", *, seed: int = 0, allow_down
     return known.read(directory, seed)
 
 
-def first(data: VisionData, count: int, seed: int) -> VisionData:
+def reduced(data: VisionData, count: int, seed: int) -> VisionData:
     """The data with a class-balanced slice of ``count`` training images, drawn by seed."""
     if count == len(data.train):
         return data

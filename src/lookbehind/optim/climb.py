@@ -32,7 +32,7 @@ class _Evaluation:
 
 @dataclass(kw_only=True)
 class Climb:
-    """Walks the chains of one step and hands every gradient to ``receive(index, share, wait)``.
+    """Walks the chains of one step and hands every gradient to ``receive(index, share, collect_only)``.
 
     With several chains the base steps wait for the last gradient of the last one: the memory of the point is then free
     for the fast weights, and k + 1 buffers suffice.

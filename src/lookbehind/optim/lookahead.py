@@ -163,9 +163,8 @@ class Lookahead(Wrapper):
         if self.phase + 1 < self.k:
             self._set_counter(PHASE, self.phase + 1)
             return
-        fast, slow = _pairs(
-            {p: slow for p, slow in self._slow["slow"].items() if p.requires_grad}
-        )  # not if frozen since
+        trained = {p: slow for p, slow in self._slow["slow"].items() if p.requires_grad}  # not what was frozen since
+        fast, slow = _pairs(trained)
         torch._foreach_lerp_(slow, fast, self.alpha)
         _copy(fast, slow)
         if self.momentum != "keep":

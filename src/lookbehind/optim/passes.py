@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from lookbehind.optim.checks import count, shown
+from lookbehind.optim.checks import shown
 
 Loss = Tensor | float
 Closure = Callable[[], Any]
@@ -290,5 +290,4 @@ def loop_itinerary(switch: bool, sizes: Sequence[float] | None, ascents: int) ->
     known = _sizes(list(sizes)) if sizes is not None else (1.0,)
     if not known:
         raise ValueError("micro_batches=[]: give the size of each micro-batch")
-    minibatches = count("k", max(ascents, 1)) if switch else 1
-    return Itinerary(tuple(size / sum(known) for size in known), minibatches)
+    return Itinerary(tuple(size / sum(known) for size in known), max(ascents, 1) if switch else 1)

@@ -15,11 +15,11 @@ class NonFiniteError(ArithmeticError):
     """A loss or a gradient was NaN or infinite. The weights are as they were before the step."""
 
 
-def check_finite(loss: Loss | None, norm: Tensor, length: Tensor | None, where: str) -> None:
-    """Raise if the loss, the gradient's norm or the length ``|T g|`` of the ascent is not finite: one host read."""
+def check_finite(loss: Loss | None, norm: Tensor, scaled_norm: Tensor, where: str) -> None:
+    """Raise if the loss, the gradient's norm or the ascent's ``|T g|`` is not finite: one host read."""
     flags = torch.isfinite(norm)
-    if length is not None:
-        flags = flags & on(flags.device, torch.isfinite(length))
+    if scaled_norm is not norm:
+        flags = flags & on(flags.device, torch.isfinite(scaled_norm))
     if isinstance(loss, Tensor):
         flags = flags & on(flags.device, torch.isfinite(loss))
     elif loss is not None and not math.isfinite(loss):
