@@ -286,8 +286,8 @@ class SharpnessAware(Wrapper):
             self._set_counter("ascent_skipped", self.skipped + 1)
         finally:
             self._climb = None
-            self._set_counter("ascent_evaluations", self.evaluations + last.evaluations)
             self._set_counter("ascent_steps", counted + (fast.taken or last.skipped))
+            self._set_counter("ascent_evaluations", self.evaluations + last.evaluations)
             for parameter in parameters:
                 parameter.grad = None
             last.record_alpha(fast.alpha)
