@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "setting up $(VENV): a minute or two, once"
 	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
-	$(RUN)/python -m pip install --quiet --editable '.[experiments,dev]'
+	$(RUN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
 demo: $(VENV)/.installed

@@ -15,7 +15,10 @@ import pytest
 import torch
 from PIL import Image
 
+from lookbehind.data import readers
+from lookbehind.data.augment import AUGMENTATIONS, augmented
 from lookbehind.data.pickles import read_pickle
+from lookbehind.data.readers import read_image
 from lookbehind.data.vision import SETS, Images, hold_out, load, reduced
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
@@ -163,7 +166,9 @@ def test_fashion_mnist_is_read_from_idx_files(tmp_path):
             load("fashion-mnist", tmp_path)
 
 
-def test_tiny_imagenet_is_read_from_its_folders_grey_images_too(tmp_path):
+@pytest.fixture
+def tiny(tmp_path):
+    """TinyImageNet with three training images and one test image in each of two classes; returns the directory."""
     folder = tmp_path / "tiny-imagenet-200"
     (folder / "val" / "images").mkdir(parents=True)
     (folder / "wnids.txt").write_text("n02\nn01\n")
@@ -172,18 +177,163 @@ def test_tiny_imagenet_is_read_from_its_folders_grey_images_too(tmp_path):
         images = folder / "train" / wnid / "images"
         images.mkdir(parents=True)
         for i in range(3):
-            Image.new("RGB", (64, 64), (value, value, 0)).save(images / f"{wnid}_{i}.JPEG")
+            Image.new("RGB", (64, 64), (value, value, 10 * i)).save(images / f"{wnid}_{i}.JPEG")
         Image.new("L", (64, 64), value).save(folder / "val" / "images" / f"val_{wnid}.JPEG")
         notes.append(f"val_{wnid}.JPEG\t{wnid}\t0\t0\t62\t62")
     (folder / "val" / "val_annotations.txt").write_text("\n".join(notes) + "\n")
-    data = load("tiny-imagenet", tmp_path)
+    return tmp_path
+
+
+def test_tiny_imagenet_is_read_from_its_folders_grey_images_too(tiny):
+    data = load("tiny-imagenet", tiny)
     assert data.train.pixels.shape == (6, 3, 64, 64)
     assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1]  # in the order of the sorted folders
+    assert data.train.pixels[:, 2].float().mean((1, 2)).tolist() == pytest.approx([0, 10, 20] * 2, abs=3)
     assert data.test.labels.tolist() == [0, 1]
     assert data.test.pixels.float().mean((1, 2, 3)).tolist() == pytest.approx([60, 200], abs=2)
-    (folder / "train" / "n01" / "images" / "n01_1.JPEG").write_bytes(b"not a picture")
+    images = tiny / "tiny-imagenet-200" / "train" / "n01" / "images"
+    Image.new("RGB", (64, 32)).save(images / "n01_1.JPEG")
+    with pytest.raises(ValueError, match=r"n01_1.JPEG: \(32, 64\) pixels, but .*n01_0.JPEG has \(64, 64\)"):
+        load("tiny-imagenet", tiny)
+    (images / "n01_1.JPEG").write_bytes(b"not a picture")
     with pytest.raises(ValueError, match=r"n01_1.JPEG: not an image"):
-        load("tiny-imagenet", tmp_path)
+        load("tiny-imagenet", tiny)
+
+
+@pytest.fixture
+def decodings(monkeypatch):
+    """The paths that were decoded so far."""
+    seen = []
+
+    def noting(path):
+        seen.append(path)
+        return read_image(path)
+
+    monkeypatch.setattr(readers, "read_image", noting)
+    return seen
+
+
+def same(a, b):
+    return all(
+        torch.equal(x.pixels, y.pixels) and torch.equal(x.labels, y.labels)
+        for x, y in ((a.train, b.train), (a.test, b.test))
+    )
+
+
+def test_tiny_imagenet_is_decoded_once(tiny, decodings, monkeypatch):
+    first = load("tiny-imagenet", tiny)
+    assert len(decodings) == 8
+    second = load("tiny-imagenet", tiny)
+    assert len(decodings) == 8
+    assert same(first, second)
+    folder = tiny / "tiny-imagenet-200"
+    assert sorted(p.name for p in folder.iterdir()) == ["decoded.npy", "train", "val", "wnids.txt"]
+    second.train.pixels.zero_()  # what a process writes is its own
+    assert same(first, load("tiny-imagenet", tiny))
+    monkeypatch.chdir(tiny)  # a directory by another name, or moved, has the same files
+    assert same(first, load("tiny-imagenet", "."))
+    assert len(decodings) == 8
+
+
+def newer(folder):
+    path = folder / "train" / "n01" / "images" / "n01_2.JPEG"
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+
+
+def renamed(folder):
+    images = folder / "train" / "n02" / "images"
+    (images / "n02_0.JPEG").rename(images / "n02_00.JPEG")
+
+
+def flipped_bit(folder):
+    content = bytearray((folder / "decoded.npy").read_bytes())
+    content[-100] ^= 1
+    (folder / "decoded.npy").write_bytes(content)
+
+
+def rewritten(change):
+    def damage(folder):
+        path = folder / "decoded.npy"
+        path.write_bytes(change(path.read_bytes()))
+
+    return damage
+
+
+def saved(array):
+    def damage(folder):
+        with (folder / "decoded.npy").open("wb") as file:
+            np.save(file, array, allow_pickle=True)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        newer,
+        renamed,
+        flipped_bit,
+        rewritten(lambda content: content[:-1000]),
+        rewritten(lambda content: content[:50]),
+        rewritten(lambda content: b""),
+        rewritten(lambda content: b"PK\x03\x04" + content),
+        rewritten(lambda content: b"\x93NUMPY\x01\x00\x10\x00{'descr': (((((  \n"),
+        saved(np.zeros((9, 3, 64, 64), np.uint8)),
+        saved(np.zeros((9, 3, 64, 64), np.uint8, order="F")),
+        saved(np.zeros((9, 3, 64, 64))),
+        saved(np.zeros((5, 3, 64, 64), np.uint8)),
+        saved(np.array([Hostile("executed")])),
+        saved(np.zeros((), np.uint8)),
+    ],
+)
+def test_a_stale_damaged_or_foreign_cache_is_written_again(tiny, decodings, damage):
+    first = load("tiny-imagenet", tiny)
+    damage(tiny / "tiny-imagenet-200")
+    assert same(first, load("tiny-imagenet", tiny))
+    assert len(decodings) == 16
+    assert same(first, load("tiny-imagenet", tiny))
+    assert len(decodings) == 16
+
+
+def test_a_changed_image_is_decoded_again(tiny):
+    load("tiny-imagenet", tiny)
+    Image.new("RGB", (64, 64), (5, 5, 5)).save(tiny / "tiny-imagenet-200/train/n02/images/n02_1.JPEG")
+    assert load("tiny-imagenet", tiny).train.pixels[4].float().mean().item() == pytest.approx(5, abs=1)
+
+
+def full_disk(monkeypatch, folder):
+    def save(file, *_, **__):
+        file.write(b"a part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", save)
+
+
+def read_only(monkeypatch, folder):
+    real = Path.open  # as root, whom no mode of a directory stops
+
+    def refusing(self, mode="r", *args, **options):
+        if "w" in mode:
+            raise PermissionError(13, "Permission denied", str(self))
+        return real(self, mode, *args, **options)
+
+    monkeypatch.setattr(Path, "open", refusing)
+
+
+def occupied(monkeypatch, folder):
+    (folder / "decoded.npy").mkdir()
+
+
+@pytest.mark.parametrize("hindrance", [full_disk, read_only, occupied])
+def test_where_no_cache_can_be_written_the_images_are_decoded_every_time(tiny, decodings, monkeypatch, hindrance):
+    folder = tiny / "tiny-imagenet-200"
+    before = {path.name for path in folder.iterdir()}
+    hindrance(monkeypatch, folder)
+    first = load("tiny-imagenet", tiny)
+    assert same(first, load("tiny-imagenet", tiny))
+    assert len(decodings) == 16
+    assert first.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert {path.name for path in folder.iterdir()} - {"decoded.npy"} == before  # no half file is left
 
 
 def test_digits_are_split_by_seed():
@@ -207,6 +357,40 @@ def test_a_held_out_part_is_balanced_disjoint_and_drawn_by_seed():
     for count in (0, 200, -1):
         with pytest.raises(ValueError, match=f"count={count}"):
             hold_out(images, count, seed=0)
+
+
+def test_a_held_out_part_is_that_of_a_class_at_a_time():
+    """The images of each class in random order: those with the lowest numbers are held out, classes taking turns."""
+    labels = torch.randint(0, 7, (100,), generator=torch.Generator().manual_seed(1)) * 3
+    images = Images(torch.arange(100, dtype=torch.uint8).view(100, 1, 1, 1), labels)
+    order = torch.randperm(100, generator=torch.Generator().manual_seed(5)).tolist()
+    seen, numbered = {}, []
+    for image in order:
+        label = labels[image].item()
+        seen[label] = seen.get(label, -1) + 1
+        numbered.append((seen[label], len(numbered), image))
+    expected = sorted(image for _, _, image in sorted(numbered)[:33])
+    assert hold_out(images, 33, seed=5)[1].pixels.flatten().tolist() == expected
+
+
+def test_images_in_memory_are_a_source_of_batches():
+    pixels = torch.randint(0, 256, (9, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    images, index = Images(pixels, torch.arange(9)), torch.tensor([4, 0, 4])
+    assert (images.channels, images.prefetch, len(images)) == (3, False, 9)
+    assert torch.equal(images.batch(index), pixels[[4, 0, 4]])
+    for augmentation in AUGMENTATIONS:
+        found, expected = (
+            make(torch.Generator().manual_seed(3))
+            for make in (
+                lambda generator, name=augmentation: images.augmented(index, name, generator),
+                lambda generator, name=augmentation: augmented(pixels[[4, 0, 4]], name, generator),
+            )
+        )
+        assert torch.equal(found, expected)
+        assert (found.dtype, found.shape) == (torch.uint8, (3, 3, 8, 8))
+    moved = images.to("meta")
+    assert (moved.pixels.device.type, moved.labels.device.type) == ("meta", "meta")
+    assert torch.equal(images[2:4].pixels, pixels[2:4])
 
 
 def test_a_slice_of_the_training_data_is_balanced():

@@ -1,30 +1,59 @@
-"""Image data sets in memory: digits, CIFAR-10 and -100, Fashion-MNIST, TinyImageNet, folders of classes."""
+"""Image data sets: digits, CIFAR-10 and -100, Fashion-MNIST, TinyImageNet in memory, ImageNet from its folders."""
 
 from __future__ import annotations
 
-import gzip
-import math
-import os
-import struct
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
-import numpy as np
 import torch
-from PIL import Image
-from rich.progress import track
 from torch import Tensor
+from typing_extensions import Self
 
+from lookbehind.data.augment import augmented
 from lookbehind.data.files import Remote, ensure, md5_of
-from lookbehind.data.pickles import read_pickle
+from lookbehind.data.folders import train_and_test
+from lookbehind.data.readers import decoded, read_cifar, read_idx
+
+
+class ImageSource(Protocol):
+    """Labelled images, wherever they are: what a training loop needs to know of them."""
+
+    @property
+    def labels(self) -> Tensor:
+        """int64, one per image."""
+
+    @property
+    def channels(self) -> int:
+        """Of the images: 1 or 3."""
+
+    @property
+    def prefetch(self) -> bool:
+        """Whether a batch takes so long to prepare that it should be done ahead."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Tensor | slice) -> Self: ...
+
+    def to(self, device: torch.device | str) -> Self:
+        """The images on a device, if they can be there; else as they are, and the caller moves the batches."""
+
+    def batch(self, index: Tensor) -> Tensor:
+        """Images for evaluation: uint8 (n, channels, height, width)."""
+
+    def augmented(self, index: Tensor, augmentation: str, generator: torch.Generator) -> Tensor:
+        """Images for training, in the form of :meth:`batch`.
+
+        ``augmentation`` is one of :data:`~lookbehind.data.augment.AUGMENTATIONS`. All draws come from the generator, so
+        that the same index and state of the generator give the same batch.
+        """
 
 
 @dataclass(frozen=True)
 class Images:
-    """Pixels as uint8, (N, channels, height, width), and labels as int64."""
+    """Pixels in memory as uint8, (N, channels, height, width), and labels as int64: an :class:`ImageSource`."""
 
     pixels: Tensor
     labels: Tensor
@@ -40,13 +69,35 @@ class Images:
     def __getitem__(self, index: Tensor | slice) -> Images:
         return Images(self.pixels[index], self.labels[index])
 
+    @property
+    def channels(self) -> int:
+        """Of the images."""
+        return self.pixels.shape[1]
+
+    @property
+    def prefetch(self) -> bool:
+        """No: a batch is made faster than it is used."""
+        return False
+
+    def to(self, device: torch.device | str) -> Images:
+        """All pixels and labels on a device."""
+        return Images(self.pixels.to(device), self.labels.to(device))
+
+    def batch(self, index: Tensor) -> Tensor:
+        """The pixels as they are."""
+        return self.pixels[index]
+
+    def augmented(self, index: Tensor, augmentation: str, generator: torch.Generator) -> Tensor:
+        """The pixels after an augmentation of the whole batch (:func:`~lookbehind.data.augment.augmented`)."""
+        return augmented(self.pixels[index], augmentation, generator)
+
 
 @dataclass(frozen=True)
 class VisionData:
     """A training and a test set, with what the pixels are normalised by."""
 
-    train: Images
-    test: Images
+    train: ImageSource
+    test: ImageSource
     classes: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -54,21 +105,23 @@ class VisionData:
     @property
     def channels(self) -> int:
         """Of the images."""
-        return self.train.pixels.shape[1]
+        return self.train.channels
 
 
-def hold_out(images: Images, count: int, seed: int) -> tuple[Images, Images]:
+Source = TypeVar("Source", bound=ImageSource)
+
+
+def hold_out(images: Source, count: int, seed: int) -> tuple[Source, Source]:
     """Split ``count`` images off, by seed and balanced over the classes: (the rest, the held-out part)."""
     if not 0 < count < len(images):
         raise ValueError(f"count={count}: of {len(images)} images at least one must stay on each side")
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(images), generator=generator)
     # within each class the images are numbered in random order; those with the lowest numbers are held out
-    labels = images.labels[order]
-    rank = torch.empty_like(labels)
-    for label in labels.unique():
-        members = (labels == label).nonzero().flatten()
-        rank[members] = torch.arange(len(members))
+    labels, by_class = images.labels.cpu()[order].sort(stable=True)
+    _, sizes = labels.unique_consecutive(return_counts=True)
+    rank = torch.empty_like(order)
+    rank[by_class] = torch.arange(len(order)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
     held = order[torch.argsort(rank, stable=True)[:count]]
     keep = torch.ones(len(images), dtype=torch.bool)
     keep[held] = False
@@ -76,6 +129,8 @@ def hold_out(images: Images, count: int, seed: int) -> tuple[Images, Images]:
 
 
 # --- readers
+
+IMAGENET_NORMS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def _digits(directory: Path, seed: int) -> VisionData:
@@ -88,68 +143,26 @@ def _digits(directory: Path, seed: int) -> VisionData:
     return VisionData(images[order[:300]], images[order[300:]], 10, (0.0,), (16 / 17,))
 
 
-def _cifar(files: Sequence[Path], label: str, classes: int) -> Images:
-    pixels, labels = [], []
-    for path in files:
-        content = read_pickle(path)
-        data, targets = content.get("data"), content.get(label)
-        if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != 3072 or not isinstance(targets, list):
-            raise ValueError(f"{path}: 'data' of (N, 3072) bytes and the list {label!r} are wanted; fetch it again")
-        if len(targets) != len(data) or not all(isinstance(t, int) and 0 <= t < classes for t in targets):
-            raise ValueError(f"{path}: {len(data)} images, but not as many labels from 0 to {classes - 1}")
-        pixels.append(torch.from_numpy(data.reshape(-1, 3, 32, 32)))
-        labels.append(torch.tensor(targets))
-    return Images(torch.cat(pixels), torch.cat(labels))
-
-
 def _cifar10(directory: Path, seed: int) -> VisionData:
     folder = directory / "cifar-10-batches-py"
-    train = _cifar([folder / f"data_batch_{i}" for i in range(1, 6)], "labels", 10)
-    test = _cifar([folder / "test_batch"], "labels", 10)
+    train = Images(*read_cifar([folder / f"data_batch_{i}" for i in range(1, 6)], "labels", 10))
+    test = Images(*read_cifar([folder / "test_batch"], "labels", 10))
     return VisionData(train, test, 10, (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616))
 
 
 def _cifar100(directory: Path, seed: int) -> VisionData:
     folder = directory / "cifar-100-python"
-    train, test = (_cifar([folder / part], "fine_labels", 100) for part in ("train", "test"))
+    train, test = (Images(*read_cifar([folder / part], "fine_labels", 100)) for part in ("train", "test"))
     return VisionData(train, test, 100, (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
-
-
-def _idx(path: Path, dimensions: int) -> Tensor:
-    """An array in the IDX format of MNIST: two zero bytes, type, number of dimensions, sizes, bytes."""
-    try:
-        content = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError) as error:
-        raise ValueError(f"{path}: not a whole gzip file ({error}); fetch it again") from error
-    start = 4 + 4 * dimensions
-    sizes = struct.unpack(f">{dimensions}I", content[4:start]) if len(content) > start else ()
-    if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) - start != math.prod(sizes):
-        raise ValueError(f"{path}: not an IDX file of bytes in {dimensions} dimensions; fetch it again")
-    return torch.frombuffer(bytearray(content[start:]), dtype=torch.uint8).reshape(sizes)
 
 
 def _fashion_mnist(directory: Path, seed: int) -> VisionData:
     def part(name: str) -> Images:
-        pixels = _idx(directory / "fashion-mnist" / f"{name}-images-idx3-ubyte.gz", 3)
-        labels = _idx(directory / "fashion-mnist" / f"{name}-labels-idx1-ubyte.gz", 1)
+        pixels = read_idx(directory / "fashion-mnist" / f"{name}-images-idx3-ubyte.gz", 3)
+        labels = read_idx(directory / "fashion-mnist" / f"{name}-labels-idx1-ubyte.gz", 1)
         return Images(pixels.unsqueeze(1), labels.long())
 
     return VisionData(part("train"), part("t10k"), 10, (0.2860,), (0.3530,))
-
-
-def decode(paths: Sequence[Path]) -> Tensor:
-    """JPEG files as one uint8 tensor, decoded in parallel (Pillow lets other threads run); grey becomes colour."""
-
-    def one(path: Path) -> Tensor:
-        try:
-            with Image.open(path) as image:
-                return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
-        except OSError as error:
-            raise ValueError(f"{path}: not an image, or a damaged one ({error})") from error
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        images = track(pool.map(one, paths), f"decoding {len(paths):,} images", total=len(paths), transient=True)
-        return torch.stack(list(images))
 
 
 def _tiny_imagenet(directory: Path, seed: int) -> VisionData:
@@ -160,8 +173,21 @@ def _tiny_imagenet(directory: Path, seed: int) -> VisionData:
     train = [(path, number[wnid]) for wnid in wnids for path in sorted((folder / "train" / wnid / "images").iterdir())]
     notes = [line.split("\t") for line in (folder / "val" / "val_annotations.txt").read_text().splitlines()]
     test = [(folder / "val" / "images" / note[0], number[note[1]]) for note in notes]
-    parts = [Images(decode([p for p, _ in part]), torch.tensor([n for _, n in part])) for part in (train, test)]
-    return VisionData(parts[0], parts[1], len(wnids), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    paths, labels = zip(*train, *test, strict=True)
+    images = Images(decoded(paths, folder / "decoded.npy"), torch.tensor(labels))
+    return VisionData(images[: len(train)], images[len(train) :], len(wnids), *IMAGENET_NORMS)
+
+
+def _imagenet(directory: Path, seed: int) -> VisionData:
+    folder = directory / "imagenet"
+    try:
+        train, test, classes = train_and_test(folder / "train", folder / "val")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{error}. ImageNet cannot be downloaded without an account: put its images into {folder} as "
+            "train/<class>/*.JPEG and val/<class>/*.JPEG; their address: https://image-net.org/download.php"
+        ) from error
+    return VisionData(train, test, classes, *IMAGENET_NORMS)
 
 
 @dataclass(frozen=True)
@@ -226,6 +252,10 @@ SETS: dict[str, DataSet] = {
         "110,000 colour images of 64 x 64 in 200 classes; the official validation part is the test set",
         {f"tiny-imagenet-200/{name}": None for name in ("wnids.txt", "train", "val/val_annotations.txt")},
         (Remote("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
+    ),
+    "imagenet": DataSet(
+        _imagenet,
+        "colour images of any size in a folder per class, as ImageNet's 1,281,167 in 1,000 classes; obtained by hand",
     ),
 }
 

@@ -25,15 +25,25 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
 }
 
 
+def _wide(name: str) -> tuple[int, int] | None:
+    match = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def check_model(name: str) -> None:
+    """See to it that there is a network of this name."""
+    if name not in MODELS and _wide(name) is None:
+        raise ValueError(f"model={name!r}: choose one of {', '.join(MODELS)}, or wrn-DEPTH-WIDTH")
+
+
 def build(name: str, *, classes: int, channels: int = 3) -> nn.Module:
     """A freshly initialised network.
 
     Example:
         >>> build("wrn-28-10", classes=100)
     """
+    check_model(name)
     if name in MODELS:
         return MODELS[name][0](classes=classes, channels=channels)
-    wide = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
-    if wide:
-        return WideResNet(classes, depth=int(wide[1]), widen=int(wide[2]), channels=channels)
-    raise ValueError(f"model={name!r}: choose one of {', '.join(MODELS)}, or wrn-DEPTH-WIDTH")
+    depth, widen = _wide(name) or (0, 0)
+    return WideResNet(classes, depth=depth, widen=widen, channels=channels)

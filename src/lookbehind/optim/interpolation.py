@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lookbehind.optim.checks import fraction
+from lookbehind.optim.checks import fraction, one_of
 from lookbehind.optim.weights import Room, Vector, dot, on, total, widened
 
 
@@ -96,3 +96,11 @@ def _alpha(both: Tensor, first_square: Tensor, whole_square: Tensor) -> Tensor:
     # where nothing moved the cosine has no meaning; any alpha gives the same weights
     cosine = torch.where(length > 0, both / length, 0.0)
     return ((cosine + 1) / 2).clamp(0, 1)
+
+
+def following(alpha: float | str) -> Interpolation:
+    """The interpolation for an ``alpha`` as people give it: a number, ``"adaptive"`` or ``"adaptive-per-tensor"``."""
+    if isinstance(alpha, str):
+        one_of("alpha", alpha, ("adaptive", "adaptive-per-tensor"), "or give a number from 0 to 1")
+        return adaptive(per_tensor=alpha == "adaptive-per-tensor")
+    return constant(fraction("alpha", alpha, ', "adaptive" or "adaptive-per-tensor"'))

@@ -17,9 +17,9 @@ from torch.optim import Optimizer
 from typing_extensions import Unpack  # torch needs it too
 
 from lookbehind.optim.ascent import asam
-from lookbehind.optim.checks import fraction, one_of, shown
+from lookbehind.optim.checks import one_of, shown
 from lookbehind.optim.descent import Descent, each, last, mean, mean_with_clean
-from lookbehind.optim.interpolation import Interpolation, adaptive, constant
+from lookbehind.optim.interpolation import following
 from lookbehind.optim.schedule import Schedule
 from lookbehind.optim.sharpness_aware import SharpnessAware
 from lookbehind.optim.wrapper import checked_base
@@ -151,7 +151,7 @@ def LookbehindSAM(
         >>> optimizer = LookbehindSAM(base, rho=0.05, k=5, alpha="adaptive", model=model, batchnorm="first")
         >>> loss = optimizer.step(closure)
     """
-    return SharpnessAware(base, rho=rho, k=k, descent=each, interpolation=_following(alpha), **options)
+    return SharpnessAware(base, rho=rho, k=k, descent=each, interpolation=following(alpha), **options)
 
 
 @_method
@@ -177,17 +177,10 @@ def LookbehindASAM(
         scale: which parameters are scaled; see :class:`~lookbehind.optim.ascent.asam`.
         at: ``"slow"`` takes ``T`` at the weights before the climb, in place of those of each ``"point"``.
     """
-    ascent, follow = asam(eta, scale, at), _following(alpha)
+    ascent, follow = asam(eta, scale, at), following(alpha)
     return SharpnessAware(base, rho=rho, k=k, ascent=ascent, descent=each, interpolation=follow, **options)
 
 
 def _averaging(average: bool | str) -> Descent:
     one_of("average", average, (False, True, "with-clean"))  # type: ignore[arg-type]
     return mean_with_clean if average == "with-clean" else mean if average else last
-
-
-def _following(alpha: float | str) -> Interpolation:
-    if isinstance(alpha, str):
-        one_of("alpha", alpha, ("adaptive", "adaptive-per-tensor"), "or give a number from 0 to 1")
-        return adaptive(per_tensor=alpha == "adaptive-per-tensor")
-    return constant(fraction("alpha", alpha, ', "adaptive" or "adaptive-per-tensor"'))

@@ -1,0 +1,232 @@
+"""The command line: compare, train, evaluate, list; made from the dataclasses that the Python API takes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+try:
+    import tyro
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from lookbehind.data.vision import SETS
+    from lookbehind.experiments.compare import Comparison, compare, runs_of
+    from lookbehind.experiments.display import Display
+    from lookbehind.experiments.pool import Ended, Told, run_all
+    from lookbehind.experiments.table import terminal_table
+    from lookbehind.models import MODELS
+    from lookbehind.training.evaluate import evaluate
+    from lookbehind.training.methods import METHODS
+    from lookbehind.training.run import Run
+    from lookbehind.training.train import Storage, finished_records
+except ImportError as error:  # the core installs with torch alone
+    sys.exit(f"the command line needs {error.name}: pip install 'lookbehind[experiments]'")
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare methods: same data, same seeds, accuracy with its spread and its cost in gradients.
+
+    For example:
+
+    lookbehind compare --data digits
+
+    lookbehind compare --data cifar10 --model resnet8-narrow --pool 2 --train-images 10000 --epochs 20
+    --methods sgd sam sam-matched lookbehind-sam lookbehind-sam:k=2,alpha=adaptive
+
+    lookbehind compare --data digits --budget gradients --epochs 240
+    """
+
+    comparison: Comparison = field(default_factory=Comparison)
+
+    def __call__(self, console: Console, command: str) -> int:
+        """Run it, with its progress on the terminal."""
+        comparison = self.comparison
+        named = [(label, run) for label, runs in runs_of(comparison).items() for run in runs]
+        todo = [(label, run) for label, run in named if finished_records(run, comparison.storage) is None]
+        if len(todo) < len(named):
+            console.print(f"{len(named) - len(todo)} of {len(named)} runs are finished already")
+        failed: list[Ended] = []
+
+        def tell(told: Told) -> None:
+            display(told)
+            if isinstance(told, Ended) and told.error:
+                failed.append(told)
+
+        out = Path(comparison.storage.out)
+        try:
+            with Display(console, todo) as display:
+                rows = compare(comparison, tell, command)
+        except KeyboardInterrupt:
+            console.print(f"\nstopped; the same command goes on from here. So far: {out / 'results.json'}")
+            return INTERRUPTED
+        if rows:
+            console.print(terminal_table(rows))
+            console.print(f"report   {out / 'report.html'}\nresults  {out / 'results.json'}", highlight=False)
+        if failed:
+            console.print(f"[red]{len(failed)} of {len(named)} runs failed[/]; see above")
+        return 1 if failed else 0
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train one network with one method.
+
+    For example:
+
+    lookbehind train --data digits --method lookbehind-sam --k 5 --alpha 0.5
+
+    lookbehind train --data cifar10 --model resnet18 --method sam+lookbehind-sam@100 --tensorboard
+    """
+
+    run: Run = field(default_factory=Run)
+    storage: Storage = field(default_factory=lambda: Storage(out=Path("out/train")))
+
+    def __call__(self, console: Console, command: str) -> int:
+        """Run it, with its progress on the terminal."""
+        ended: list[Ended] = []
+
+        def tell(told: Told) -> None:
+            display(told)
+            if isinstance(told, Ended):
+                ended.append(told)
+
+        try:
+            with Display(console, [(self.run.method, self.run)]) as display:
+                run_all([self.run], self.storage, 1, tell)
+        except KeyboardInterrupt:
+            console.print("\nstopped; the same command goes on from the last checkpoint")
+            return INTERRUPTED
+        console.print(f"records, weights  {self.storage.directory(self.run)}", highlight=False)
+        return 1 if ended[0].error else 0
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure the networks of finished runs: loss and accuracy, with BatchNorm as trained and re-estimated.
+
+    For example:
+
+    lookbehind evaluate out/compare/runs/*
+    """
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Directories of finished runs, OUT/runs/ID."""
+    data_dir: Path = Path("data")
+    """The data sets' official files."""
+    json: bool = False
+    """Print JSON in place of a table."""
+
+    def __call__(self, console: Console, command: str) -> int:
+        """Measure and print."""
+        if not self.runs:
+            raise ValueError("give the directories of finished runs, such as out/compare/runs/*")
+        found = [evaluate(path, Storage(data_dir=self.data_dir)) for path in self.runs]
+        if self.json:
+            print(json_text(found))
+            return 0
+        table = Table("run", box=box.SIMPLE_HEAD)
+        for name in ("train loss", "train %", "test loss", "test %", "BatchNorm\nre-estimated %"):
+            table.add_column(name, justify="right")
+        keys = ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "recalibrated_test_accuracy")
+        for one in found:
+            table.add_row(one["run"], *(f"{one[key]:.3f}" if "loss" in key else f"{one[key]:.2f}" for key in keys))
+        console.print(table)
+        return 0
+
+
+@dataclass(frozen=True)
+class List:
+    """Show the methods, models and data sets.
+
+    For example:
+
+    lookbehind list
+
+    lookbehind list methods
+    """
+
+    what: Annotated[Literal["all", "methods", "models", "data"], tyro.conf.Positional] = "all"
+
+    def __call__(self, console: Console, command: str) -> int:
+        """Print the tables."""
+        shown: dict[str, list[tuple[str, ...]]] = {
+            "methods": [(m.name, m.about, _cost(m.name)) for m in METHODS.values()],
+            "models": [(name, about) for name, (_, about) in MODELS.items()],
+            "data": [(name, known.about) for name, known in SETS.items()],
+        }
+        heads = {
+            "methods": ("method", "what it does", "gradients per minibatch"),
+            "models": ("model", ""),
+            "data": ("data", ""),
+        }
+        for name, rows in shown.items():
+            if self.what in ("all", name):
+                table = Table(*heads[name], box=box.SIMPLE_HEAD)
+                for row in rows:
+                    table.add_row(*row)
+                console.print(table)
+        if self.what in ("all", "methods"):
+            console.print(
+                "A method's own settings follow a colon: lookbehind-sam:k=2,alpha=adaptive\n"
+                "A method may change on the way: sam+lookbehind-sam@20 changes after epoch 20",
+                highlight=False,
+            )
+        return 0
+
+
+def _cost(name: str) -> str:
+    one, two = (METHODS[name].gradients(k) for k in (5, 6))
+    return str(one) if one == two else "k + 1"
+
+
+def json_text(value: Any) -> str:
+    """JSON for people and programs."""
+    return json.dumps(value, indent=2)
+
+
+Command = Compare | Train | Evaluate | List
+COMMANDS: dict[str, type[Command]] = {"compare": Compare, "train": Train, "evaluate": Evaluate, "list": List}
+
+
+def parsed(arguments: Sequence[str]) -> Command:
+    """The command in a command line; prints help or what is wrong, and exits, if that is what it asks for."""
+    config = (tyro.conf.OmitArgPrefixes,)
+    if arguments and arguments[0] in COMMANDS:  # one parser per command: its errors are about that command only
+        name, *rest = arguments
+        return tyro.cli(COMMANDS[name], prog=f"lookbehind {name}", args=rest, config=config)
+    choices = tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in COMMANDS.items())
+    union: Any = choices[0]
+    for choice in choices[1:]:
+        union = union | choice
+    command: Command = tyro.cli(union, prog="lookbehind", args=list(arguments), config=config)
+    return command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    console = Console()
+    errors = Console(stderr=True)
+    warnings.showwarning = lambda message, *_, **__: errors.print(f"[yellow]note:[/] {message}")
+    try:
+        return parsed(arguments)(console, shlex.join(["lookbehind", *arguments]))
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
+        errors.print(f"[red]error:[/] {error}", highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Experiments: many runs, one answer."""

@@ -1,0 +1,191 @@
+"""Compare methods: same data, same seeds, accuracy with its spread and its cost in gradients."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal
+
+import torch
+
+from lookbehind.data.files import written_whole
+from lookbehind.experiments.pool import Ended, Notice, Told, run_all
+from lookbehind.experiments.report import About, write_report
+from lookbehind.experiments.results import Row, curve, row
+from lookbehind.optim.checks import count, one_of
+from lookbehind.training.loop import Parts
+from lookbehind.training.records import Record
+from lookbehind.training.run import Run, with_overrides
+from lookbehind.training.settings import Settings
+from lookbehind.training.train import Storage, finished_records, load
+
+USUAL_METHODS = ("sgd", "sam", "asam", "lookbehind-sam", "lookbehind-asam")
+ROUNDED_BY_AT_MOST = 0.02  # of a gradient budget, to make it a whole number of steps for every method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Methods side by side, each with the same seeds."""
+
+    methods: tuple[str, ...] = USUAL_METHODS
+    """By name, with settings of their own behind a colon: sgd sam:rho=0.1 lookbehind-sam:k=2,alpha=adaptive."""
+    seeds: int = 3
+    """How many."""
+    first_seed: int = 0
+    """They are numbered from this one on."""
+    budget: Literal["epochs", "gradients"] = "epochs"
+    """epochs: every method sees the images as often. gradients: every method may compute as many gradients as SGD does
+    in this number of epochs."""
+    jobs: int | None = None
+    """Runs at a time; as many as there are cores for if not given."""
+    settings: Settings = field(default_factory=Settings)
+    storage: Storage = field(default_factory=lambda: Storage(out=Path("out/compare")))
+
+    def __post_init__(self) -> None:
+        count("seeds", self.seeds)
+        count("first_seed", self.first_seed, at_least=0)
+        one_of("budget", self.budget, ("epochs", "gradients"))
+        if self.jobs is not None:
+            count("jobs", self.jobs)
+        if not self.methods:
+            raise ValueError("methods=(): give at least one; `lookbehind list` shows them")
+        if len(set(self.methods)) < len(self.methods):
+            raise ValueError(f"methods={' '.join(self.methods)}: one of them is there twice")
+        for method in self.methods:
+            with_overrides(self.settings, method, self.first_seed)  # a wrong name is found now
+
+    @property
+    def workers(self) -> int:
+        """Runs at a time."""
+        return self.jobs or max(1, (os.cpu_count() or 1) // self.settings.threads)
+
+
+Runs = Mapping[str, Sequence[Run]]
+
+
+def runs_of(comparison: Comparison) -> Runs:
+    """The runs of every method, one per seed."""
+    seeds = range(comparison.first_seed, comparison.first_seed + comparison.seeds)
+    runs = {m: [with_overrides(comparison.settings, m, seed) for seed in seeds] for m in comparison.methods}
+    ids: dict[str, str] = {}
+    for method, (first, *_) in runs.items():
+        if first.id in ids:
+            raise ValueError(f"methods: {method} is the same run as {ids[first.id]}; leave one of them out")
+        ids[first.id] = method
+    if comparison.budget == "gradients":
+        budget = _gradient_budget([first for first, *_ in runs.values()], comparison.storage)
+        runs = {method: [replace(run, gradients=budget) for run in some] for method, some in runs.items()}
+    return runs
+
+
+def _gradient_budget(runs: Sequence[Run], storage: Storage) -> int:
+    """As many gradients as the epochs have minibatches, made divisible by the cost of every method's step if it can."""
+    first = runs[0].filled
+    steps = len(Parts(first, load(first, storage)).train)
+    budget = int(first.epochs or 0) * steps
+    whole = math.lcm(*(method.gradients(run.k) for run in runs for method in run.methods))
+    rounded = budget - budget % whole
+    return rounded if budget - rounded <= ROUNDED_BY_AT_MOST * budget else budget
+
+
+def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: None, command: str = "") -> list[Row]:
+    """Train all that is not trained yet, and write ``results.json`` and ``report.html`` into the storage's directory.
+
+    Args:
+        comparison: what to compare.
+        tell: called with the progress of the runs.
+        command: the command line, for the report.
+
+    Example:
+        >>> rows = compare(Comparison(methods=("sgd", "lookbehind-sam"), settings=Settings(data="digits")))
+        >>> rows[1]["accuracy"]["mean"]
+    """
+    began, started = monotonic(), datetime.now(timezone.utc).isoformat(timespec="seconds")
+    runs = runs_of(comparison)
+    storage = comparison.storage
+    notices: dict[str, None] = {}
+    errors: dict[str, None] = {}
+
+    def listen(told: Told) -> None:
+        if isinstance(told, Notice):
+            if told.text in notices:
+                return
+            notices[told.text] = None
+        if isinstance(told, Ended) and told.error:
+            errors[f"{told.run.method}, seed {told.run.seed}: {told.error}"] = None
+        tell(told)
+
+    def write() -> list[Row]:
+        seconds = monotonic() - began
+        return _write(comparison, runs, [*notices, *errors], command, started, seconds)
+
+    # seed by seed: stopped early, there is something to compare
+    order = [run for nth in zip(*runs.values(), strict=True) for run in nth]
+    try:
+        run_all([run for run in order if finished_records(run, storage) is None], storage, comparison.workers, listen)
+    except KeyboardInterrupt:
+        write()
+        raise
+    return write()
+
+
+def _write(
+    comparison: Comparison, runs: Runs, notices: list[str], command: str, started: str, seconds: float
+) -> list[Row]:
+    known = {m: [(run, finished_records(run, comparison.storage)) for run in some] for m, some in runs.items()}
+    done: dict[str, list[tuple[Run, list[Record]]]] = {
+        method: [(run, records) for run, records in some if records is not None] for method, some in known.items()
+    }
+    missing = sum(len(some) for some in runs.values()) - sum(len(some) for some in done.values())
+    total = sum(len(some) for some in runs.values())
+    if missing:
+        notices = [*notices, f"{missing} of {total} runs are not finished: start again with the same command to go on"]
+    rows = [row(method, some) for method, some in done.items() if some]
+    curves = {method: [curve(run, records) for run, records in some] for method, some in done.items() if some}
+    first = next(iter(runs.values()))[0]
+    about = About(
+        title=f"{first.filled.data}, {first.filled.model}",
+        command=command,
+        settings=_common(runs) | {"seeds": comparison.seeds, "budget": comparison.budget},
+        versions=versions(),
+        machine=f"{platform.machine()}, {os.cpu_count()} cores, {first.filled.device}",
+        started=started,
+        seconds=seconds,
+        notices=notices,
+    )
+    out = Path(comparison.storage.out)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, content in (("results.json", rows), ("comparison.json", about.__dict__)):
+        with written_whole(out / name) as file:
+            file.write(json.dumps(content, indent=2, allow_nan=False).encode())
+    if rows:
+        write_report(out / "report.html", about, rows, curves)
+    return rows
+
+
+def _common(runs: Runs) -> dict[str, Any]:
+    """The settings that all methods share."""
+    filled = [run.filled for some in runs.values() for run in some]
+    names = [f.name for f in fields(Settings) if f.name in runs_identity(filled)]
+    values = {name: {json.dumps(getattr(run, name)) for run in filled} for name in names}
+    return {name: json.loads(next(iter(found))) for name, found in values.items() if len(found) == 1}
+
+
+def runs_identity(runs: Sequence[Run]) -> set[str]:
+    """The settings that decide anything in some of the runs."""
+    return {name for run in runs for name in run.identity}
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers may depend on."""
+    packages = {name: version(name) for name in ("lookbehind", "numpy")}
+    return {"python": sys.version.split()[0], "torch": torch.__version__, **packages}

@@ -1,0 +1,90 @@
+"""Progress on the terminal: which runs are under way, how far, how good, how long still."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from lookbehind.experiments.pool import Ended, Notice, Told
+from lookbehind.training.run import Run
+from lookbehind.training.train import Progress as RunProgress
+
+
+class Display:
+    """Bars for all runs together and for those under way; a line stays for every run that has ended.
+
+    Args:
+        console: where to draw.
+        runs: the runs to come, each with a name for people.
+    """
+
+    def __init__(self, console: Console, runs: Sequence[tuple[str, Run]]) -> None:
+        self._names = {run.id: f"{label}, seed {run.seed}" for label, run in runs}
+        self._tasks: dict[str, TaskID] = {}
+        # work still to do is estimated in gradients: runs differ in their cost by much
+        self._costs = {run.id: max(m.gradients(run.k) for m in run.methods) for _, run in runs}
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[words]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            speed_estimate_period=600,
+        )
+        self._all = self._bars.add_task(f"{len(runs)} runs", total=float(sum(self._costs.values())) or 1.0, words="")
+        self._done: dict[str, float] = {}
+
+    def __enter__(self) -> Display:
+        self._bars.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.__exit__(kind, error, trace)
+
+    def __call__(self, told: Told) -> None:
+        """Show what a run told."""
+        if isinstance(told, Notice):
+            self._bars.console.print(f"[yellow]note:[/] {escape(told.text)}")
+        elif isinstance(told, Ended):
+            self._end(told)
+        else:
+            self._move(told)
+
+    def _move(self, told: RunProgress) -> None:
+        if told.id not in self._tasks:
+            name = escape(self._names[told.id])
+            self._tasks[told.id] = self._bars.add_task(name, total=told.steps, words="")
+        task = self._tasks[told.id]
+        self._bars.update(task, completed=told.step)
+        if told.record is not None:
+            accuracy = told.record["test_accuracy"]
+            shown = f", {accuracy:.1f} %" if accuracy is not None else ""
+            self._bars.update(task, words=f"epoch {told.record['epoch']}{shown}")
+        self._advance(told.id, told.step / told.steps)
+
+    def _advance(self, run: str, share: float) -> None:
+        self._done[run] = share
+        self._bars.update(self._all, completed=sum(self._costs[r] * s for r, s in self._done.items()))
+
+    def _end(self, told: Ended) -> None:
+        if told.run.id in self._tasks:
+            self._bars.remove_task(self._tasks.pop(told.run.id))
+        if told.error is not None:
+            words = f"[red]failed:[/] {escape(told.error)}"
+        elif not told.finished:
+            return
+        else:
+            end = told.records[-1]
+            result = "[red]diverged[/]" if end["diverged"] else f"{end['test_accuracy']:.2f} %"
+            words = f"{result}, {end['gradient_evaluations']:,} gradients, {end['seconds']:.1f} s"
+        self._advance(told.run.id, 1.0)
+        self._bars.console.print(f"{escape(self._names[told.run.id])}: {words}", highlight=False)

@@ -1,0 +1,135 @@
+"""From the records of runs to the rows of a table: means, spreads, costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any, TypedDict
+
+from lookbehind.training.records import Record
+from lookbehind.training.run import Run
+
+
+class Spread(TypedDict):
+    """A value per seed, with mean and sample standard deviation (n - 1) of those that are numbers."""
+
+    mean: float | None
+    std: float | None
+    """None for fewer than two numbers: one seed says nothing about the others."""
+    values: list[float | None]
+    """In the order of the seeds; None where a run diverged."""
+
+
+class Row(TypedDict):
+    """A method of a comparison, over all its seeds. Accuracies are in percent."""
+
+    method: str
+    settings: dict[str, Any]
+    """What the method was run with: rho, k, alpha, learning rate, ..."""
+    seeds: list[int]
+    accuracy: Spread
+    """Test accuracy after the last epoch."""
+    best_accuracy: Spread
+    """Test accuracy of the best epoch, as the paper reports it: chosen on the test set, so too good."""
+    recalibrated_accuracy: Spread
+    """Test accuracy after the last epoch with BatchNorm statistics re-estimated on the training images."""
+    validation_accuracy: Spread
+    train_loss: Spread
+    """At the final weights, without augmentation, in evaluation mode."""
+    train_accuracy: Spread
+    test_loss: Spread
+    alpha: Spread
+    """Mean interpolation factor over the run, for methods that have one."""
+    gradient_evaluations: int
+    """Minibatch gradients computed by one run."""
+    epochs: float
+    """Passes over the training images."""
+    seconds: Spread
+    diverged: int
+    """How many of the runs ended in a loss that is not finite."""
+
+
+def spread(values: Sequence[float | None]) -> Spread:
+    """Mean and standard deviation of the finite numbers among the values."""
+    kept: list[float | None] = [v if v is not None and math.isfinite(v) else None for v in values]
+    numbers = [v for v in kept if v is not None]
+    return {
+        "mean": fmean(numbers) if numbers else None,
+        "std": stdev(numbers) if len(numbers) > 1 else None,
+        "values": kept,
+    }
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run's way: a value per evaluated epoch, each list as long as ``epochs``."""
+
+    seed: int
+    epochs: list[float]
+    gradient_evaluations: list[int]
+    test_accuracy: list[float | None]
+    train_accuracy: list[float | None]
+    loss: list[float | None]
+    """Training loss during the epoch, at the unperturbed weights."""
+    lr: list[float]
+    alpha: list[float | None]
+
+
+def row(label: str, runs: Sequence[tuple[Run, list[Record]]]) -> Row:
+    """The row of a method from its finished runs, one per seed."""
+    ends = [records[-1] for _, records in runs]
+
+    def over_seeds(name: str) -> Spread:
+        return spread([end[name] for end in ends])
+
+    first = runs[0][0]
+    return {
+        "method": label,
+        "settings": method_settings(first),
+        "seeds": [run.seed for run, _ in runs],
+        "accuracy": over_seeds("test_accuracy"),
+        "best_accuracy": over_seeds("best_test_accuracy"),
+        "recalibrated_accuracy": over_seeds("recalibrated_test_accuracy"),
+        "validation_accuracy": over_seeds("validation_accuracy"),
+        "train_loss": over_seeds("train_loss"),
+        "train_accuracy": over_seeds("train_accuracy"),
+        "test_loss": over_seeds("test_loss"),
+        "alpha": over_seeds("alpha"),
+        "gradient_evaluations": max(end["gradient_evaluations"] for end in ends),  # a run that diverged stops early
+        "epochs": max(end["passes"] for end in ends),
+        "seconds": over_seeds("seconds"),
+        "diverged": sum(end["diverged"] for end in ends),
+    }
+
+
+def method_settings(run: Run) -> dict[str, Any]:
+    """What a method was run with: the numbers that it reads, and its learning rate."""
+    read = {name for method in run.methods for name in method.numbers}
+    values: dict[str, Any] = {}
+    radii = {method.ascent: method.rho(run) for method in run.methods if method.ascent}
+    for ascent, radius in radii.items():
+        values["rho" if len(radii) == 1 else f"{ascent}_rho"] = radius
+    values |= {name: getattr(run, name) for name in ("eta", "k", "alpha", "micro_batch") if name in read}
+    factor = run.lr_factor(run.methods[0])
+    return values | {"base": run.filled.base, "lr": float(run.filled.lr or 0.0) * factor}
+
+
+def curve(run: Run, records: Sequence[Record]) -> Curve:
+    """The way of a finished run."""
+    epochs = [record for record in records if record["event"] == "epoch"]
+
+    def column(name: str) -> list[Any]:
+        return [record[name] for record in epochs]
+
+    return Curve(
+        seed=run.seed,
+        epochs=column("passes"),
+        gradient_evaluations=column("gradient_evaluations"),
+        test_accuracy=column("test_accuracy"),
+        train_accuracy=column("train_accuracy"),
+        loss=column("loss"),
+        lr=column("lr"),
+        alpha=column("alpha"),
+    )

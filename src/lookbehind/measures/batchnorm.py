@@ -1,0 +1,55 @@
+"""Running statistics of BatchNorm, estimated anew for the weights as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def layers_with_statistics(model: nn.Module) -> list[_BatchNorm]:
+    """The BatchNorm layers of a model that keep running statistics."""
+    return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+
+
+@contextmanager
+def recalibrated(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[nn.Module]:
+    """Inside this ``with`` the statistics are the cumulative average over the minibatches; then the old ones return.
+
+    Every minibatch counts the same: ``mean = (1 / n) sum_b mean_b``, as ``momentum=None`` defines it. No gradients;
+    other layers are in evaluation mode meanwhile.
+
+    Example:
+        >>> with recalibrated(model, training_batches):
+        ...     accuracy = score(model, test_batches).accuracy
+    """
+    layers = layers_with_statistics(model)
+    modes = {module: module.training for module in model.modules()}
+    kept = [(layer.momentum, {name: b.clone() for name, b in layer.named_buffers(recurse=False)}) for layer in layers]
+    try:
+        if layers:
+            _estimate(model, layers, batches)
+            for module, mode in modes.items():
+                module.training = mode
+        yield model
+    finally:
+        for layer, (momentum, buffers) in zip(layers, kept, strict=True):
+            layer.momentum = momentum
+            for name, buffer in layer.named_buffers(recurse=False):
+                buffer.copy_(buffers[name])
+        for module, mode in modes.items():
+            module.training = mode
+
+
+@torch.no_grad()
+def _estimate(model: nn.Module, layers: list[_BatchNorm], batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+    model.eval()
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # cumulative average
+        layer.training = True
+    for inputs, _ in batches:
+        model(inputs)

@@ -1,0 +1,1 @@
+"""Training runs: values that are trained, recorded and, when stopped, gone on with."""

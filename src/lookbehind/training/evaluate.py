@@ -1,0 +1,41 @@
+"""Measure the network of a finished run again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lookbehind.training.loop import Training
+from lookbehind.training.run import run_from
+from lookbehind.training.train import Storage, as_the_run_says, load
+
+
+def evaluate(directory: Path, storage: Storage | None = None) -> dict[str, Any]:
+    """Loss and accuracy on train, validation and test images at the final weights, and with BatchNorm re-estimated.
+
+    Args:
+        directory: of a finished run, ``OUT/runs/ID``.
+        storage: where the data set is.
+
+    Example:
+        >>> evaluate(Path("out/compare/runs/sam-seed0-0123456789"))["test_accuracy"]
+    """
+    training = trained(directory, storage or Storage())
+    with as_the_run_says(training.run):
+        return {"run": directory.name, "method": training.run.method, "seed": training.run.seed, **training.scores()}
+
+
+def trained(directory: Path, storage: Storage) -> Training:
+    """A finished run, with its network as it was in the end."""
+    for name in ("run.json", "weights.pt"):
+        if not (directory / name).exists():
+            raise FileNotFoundError(f"{directory} has no {name}: give the directory of a finished run, OUT/runs/ID")
+    run = run_from(json.loads((directory / "run.json").read_text()))
+    with as_the_run_says(run):
+        training = Training(run, load(run, storage))
+    weights = torch.load(directory / "weights.pt", map_location=training.run.device, weights_only=True)
+    training.model.load_state_dict(weights)
+    return training

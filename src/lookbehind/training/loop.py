@@ -1,0 +1,255 @@
+"""The training loop: one for all data, networks and methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from lookbehind.data.batches import Batches, pooled, seed_for
+from lookbehind.data.vision import VisionData, hold_out, reduced
+from lookbehind.measures.accuracy import score
+from lookbehind.measures.batchnorm import recalibrated
+from lookbehind.models import build
+from lookbehind.optim.lookahead import Lookahead
+from lookbehind.optim.passes import micro_batches
+from lookbehind.optim.precision import NonFiniteError
+from lookbehind.training.methods import Method, base_optimizer
+from lookbehind.training.records import Record
+from lookbehind.training.run import Run
+from lookbehind.training.schedules import Course
+from lookbehind.training.tally import Tally
+
+
+class Parts:
+    """The images of a run: training, validation (if any) and test minibatches."""
+
+    def __init__(self, run: Run, data: VisionData) -> None:
+        run = run.filled
+        data = pooled(data, run.pool)
+        if run.train_images is not None:
+            data = reduced(data, run.train_images, seed_for(run.seed, "slice"))
+        train, validation = data.train, None
+        if run.validation:
+            train, validation = hold_out(train, run.validation, seed_for(run.seed, "validation"))
+
+        def batches(images: Any, augmentation: str = "none") -> Batches:
+            size = int(run.batch_size or 0)
+            return Batches(images.to(run.device), data.mean, data.std, size, run.seed, augmentation, run.device)
+
+        self.train = batches(train, str(run.augmentation))
+        self.validation = batches(validation) if validation is not None else None
+        self.test = batches(data.test)
+        self.classes, self.channels = data.classes, data.channels
+
+
+class Training:
+    """A run in progress: network, optimizer, images and sums. It knows nothing of files."""
+
+    def __init__(self, run: Run, data: VisionData) -> None:
+        self.run = run = run.filled
+        self.parts = Parts(run, data)
+        self.course = Course(run, len(self.parts.train))
+        torch.manual_seed(seed_for(run.seed, "weights"))
+        model = build(str(run.model), classes=self.parts.classes, channels=self.parts.channels)
+        self.model = model.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        torch.manual_seed(seed_for(run.seed, "dropout"))
+        self.base = base_optimizer(
+            run.base,
+            self.model,
+            lr=float(run.lr or 0.0),
+            momentum=run.momentum,
+            weight_decay=float(run.weight_decay or 0.0),
+            nesterov=run.nesterov,
+        )
+        self.step, self.evaluations, self.seconds = 0, 0, 0.0
+        self.tally = Tally(run.device)
+        self.method = self.course.phase(0).method
+        self.optimizer = self._optimizer(self.method)
+        self.diverged = False
+
+    # --- where it is
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next step belongs to, from 0 on."""
+        return self.step // self.course.steps_per_epoch
+
+    @property
+    def finished(self) -> bool:
+        """Have all steps been taken, or has the loss ceased to be finite?"""
+        return self.diverged or self.step >= self.course.steps
+
+    # --- steps
+
+    def train_epoch(self, after_step: Callable[[], bool]) -> bool:
+        """Train to the end of the epoch; False if ``after_step`` asked to stop before."""
+        self.model.train()
+        start = self.step % self.course.steps_per_epoch
+        batches = self.parts.train.epoch(self.epoch, start)
+        for inputs, labels in batches:
+            began = perf_counter()
+            try:
+                self._step(inputs, labels)
+            except NonFiniteError:
+                self.step, self.diverged = self.step + 1, True
+                return True
+            finally:
+                self.seconds += perf_counter() - began
+            if self.step % self.course.steps_per_epoch == 0 or self.finished:
+                return True
+            if not after_step():
+                return False
+        return True
+
+    def _step(self, inputs: Tensor, labels: Tensor) -> None:
+        self._follow_the_course()
+        if self.method.micro:
+            size = self.run.micro_batch
+            pairs = zip(inputs.split(size), labels.split(size), strict=True)
+            self.optimizer.step(micro_batches(*((len(y), self._closure(x, y)) for x, y in pairs)))
+        else:
+            self.optimizer.step(self._closure(inputs, labels))
+        self.evaluations += self.method.gradients(self.run.k)
+        if self.method.interpolates:
+            self.tally.add_alpha(self.optimizer.last.alpha)  # type: ignore[attr-defined]
+        self.step += 1
+
+    def _closure(self, inputs: Tensor, labels: Tensor) -> Callable[[], Any]:
+        def closure() -> Tensor:
+            self.optimizer.zero_grad()
+            with self.autocast():
+                logits = self.model(inputs)
+                loss = F.cross_entropy(logits, labels, label_smoothing=self.run.label_smoothing)
+            loss.backward()
+            if not getattr(self.optimizer, "climbing", False):
+                self.tally.add(loss, logits, labels)
+            return loss
+
+        return closure
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision of a forward pass."""
+        if self.run.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(torch.device(self.run.device).type, dtype=torch.bfloat16)
+
+    def _follow_the_course(self) -> None:
+        method = self.course.phase(self.step).method
+        if method != self.method:
+            self._settle()
+            self.base.zero_grad()  # a plain optimizer leaves its last gradients
+            self.method, self.optimizer = method, self._optimizer(method)
+        for group in self.base.param_groups:
+            group["lr"] = self.course.lr(self.step)
+
+    def _optimizer(self, method: Method) -> Optimizer:
+        return method.optimizer(self.base, self.model, self.run)
+
+    def _settle(self) -> None:
+        """Before another method takes over, and in the end: the weights are the slow ones of Lookahead."""
+        if isinstance(self.optimizer, Lookahead):
+            with self.optimizer.slow_weights():
+                slow = [p.detach().clone() for p in self.model.parameters()]
+            with torch.no_grad():
+                for parameter, value in zip(self.model.parameters(), slow, strict=True):
+                    parameter.copy_(value)
+
+    # --- measuring
+
+    def slow_weights(self) -> AbstractContextManager[None]:
+        """The weights to measure and keep: those of the model, or Lookahead's slow ones."""
+        return self.optimizer.slow_weights() if isinstance(self.optimizer, Lookahead) else nullcontext()
+
+    def epoch_record(self) -> Record:
+        """What is known at the end of an epoch; starts the sums of the next."""
+        tally, self.tally = self.tally, Tally(self.run.device)
+        self.diverged = self.diverged or not torch.isfinite(torch.tensor(tally.loss)).item()
+        epoch = -(-self.step // self.course.steps_per_epoch)
+        record: Record = {
+            "event": "epoch",
+            "epoch": epoch,
+            "step": self.step,
+            "passes": self.step / self.course.steps_per_epoch,
+            "lr": self.base.param_groups[0]["lr"],
+            "loss": tally.loss,
+            "train_accuracy": tally.accuracy,
+        }
+        due = epoch % self.run.evaluate_every == 0 or self.step >= self.course.steps
+        record |= self._measured("validation", self.parts.validation if due else None)
+        record |= self._measured("test", self.parts.test if due else None)
+        return record | {
+            "gradient_evaluations": self.evaluations,
+            "alpha": tally.alpha,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def end_record(self, epochs: list[Record]) -> Record:
+        """What is known at the end of the run, at its final weights and without augmentation."""
+        record: Record = {
+            "event": "end",
+            "diverged": self.diverged,
+            "steps": self.step,
+            "passes": self.step / self.course.steps_per_epoch,
+            "gradient_evaluations": self.evaluations,
+            "seconds": round(self.seconds, 3),
+        }
+        record |= self.scores()
+        known = [(r["test_accuracy"], -r["epoch"]) for r in epochs if r["test_accuracy"] is not None]
+        best = max(known, default=(None, None))
+        alphas = [r["alpha"] for r in epochs if r["alpha"] is not None]
+        return record | {
+            "best_test_accuracy": best[0],
+            "best_epoch": None if best[1] is None else -best[1],
+            "alpha": sum(alphas) / len(alphas) if alphas else None,
+        }
+
+    def scores(self) -> Record:
+        """Loss and accuracy on all parts of the data, and on the test images with BatchNorm re-estimated."""
+        parts = self.parts
+        found = self._measured("train", parts.train) | self._measured("validation", parts.validation)
+        found |= self._measured("test", parts.test)
+        with self.slow_weights(), recalibrated(self.model, () if self.diverged else parts.train.plain()):
+            return found | self._measured("recalibrated_test", parts.test)
+
+    def _measured(self, name: str, batches: Batches | None) -> Record:
+        if batches is None or self.diverged:
+            return {f"{name}_loss": None, f"{name}_accuracy": None}
+        with self.slow_weights():
+            found = score(self.model, batches.plain(), self.autocast)
+        return {f"{name}_loss": found.loss, f"{name}_accuracy": found.accuracy}
+
+    # --- checkpoints
+
+    def state(self) -> dict[str, Any]:
+        """All that the future of the run depends on. Order and augmentation of the images follow from the step."""
+        return {
+            "step": self.step,
+            "evaluations": self.evaluations,
+            "seconds": self.seconds,
+            "diverged": self.diverged,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "tally": self.tally.state(),
+            "rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on where :meth:`state` was taken."""
+        self.step, self.evaluations, self.seconds = state["step"], state["evaluations"], state["seconds"]
+        self.diverged = state["diverged"]
+        self.model.load_state_dict(state["model"])
+        self.method = self.course.phase(max(self.step - 1, 0)).method  # a switch comes with the next step
+        self.optimizer = self._optimizer(self.method)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.tally.load(state["tally"])
+        torch.set_rng_state(state["rng"].cpu())
+        if state["cuda_rng"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda_rng"]])

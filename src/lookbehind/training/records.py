@@ -1,0 +1,66 @@
+"""Records of a run: one JSON object per line, on disk the moment it is known."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lookbehind.data.files import written_whole
+
+Record = dict[str, Any]
+
+
+def plain(value: Any) -> Any:
+    """A number as JSON knows it: None for what is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def line(record: Record) -> str:
+    """A record as a line."""
+    return json.dumps({key: plain(value) for key, value in record.items()}, allow_nan=False) + "\n"
+
+
+def read(path: Path) -> list[Record]:
+    """The records in a file. A last line that was cut off is left out; damage elsewhere is named."""
+    lines = path.read_text().split("\n")
+    records = []
+    for number, text in enumerate(lines, 1):
+        if not text:
+            continue
+        try:
+            record = json.loads(text)
+        except json.JSONDecodeError as error:
+            if number == len(lines):  # no newline behind it: the writing was cut off
+                break
+            raise ValueError(
+                f"{path}, line {number} is not a record ({error}); delete the file to train again"
+            ) from error
+        records.append(record)
+    return records
+
+
+class Journal:
+    """The file of a run's records.
+
+    A training that goes on starts from the records in its checkpoint: lines that came after it are cut off, because
+    they will be made again.
+    """
+
+    def __init__(self, path: Path, known: Iterable[Record] = ()) -> None:
+        self.path = path
+        self.records = list(known)
+        with written_whole(path) as file:
+            file.write("".join(map(line, self.records)).encode())
+
+    def append(self, record: Record) -> None:
+        """Write a record, and see to it that it is on the disk."""
+        text = line(record)
+        with self.path.open("a") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        self.records.append(json.loads(text))

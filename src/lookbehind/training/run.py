@@ -1,0 +1,146 @@
+"""A training run as a value: everything that decides its outcome, and an id that follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+from lookbehind.optim.checks import count, one_of
+from lookbehind.training.methods import Method, Phase, phases
+from lookbehind.training.settings import Settings, resolved, usual
+
+FORMAT = 1  # of the id: raised when a default changes, or the same settings come to mean something else
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Settings):
+    """One training: settings, a method and a seed.
+
+    The seed draws the slice, the validation part, the first weights, the order of the images, the augmentation and the
+    dropout masks, in the same way for every method.
+
+    Example:
+        >>> Run(data="cifar10", model="resnet18", method="lookbehind-sam", k=5, alpha=0.5, seed=0).id
+        'lookbehind-sam-seed0-...'
+    """
+
+    method: str = "sgd"
+    """A method by name: `lookbehind list` shows them. sam+lookbehind-sam@20 switches after epoch 20."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count("seed", self.seed, at_least=0)
+        for method in self.methods:
+            if method.needs_a_number_for_alpha and isinstance(self.alpha, str):
+                raise ValueError(
+                    f"alpha={self.alpha!r} with {method.name}: it needs a number; write {method.name}:alpha=0.5"
+                )
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The methods, each with the epoch where it begins."""
+        return phases(self.method)
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """The methods in the order of their phases."""
+        return tuple(phase.method for phase in self.phases)
+
+    def radius(self, ascent: str) -> float:
+        """Rho for this kind of ascent."""
+        return float(self.filled.asam_rho if ascent == "asam" else self.filled.rho)  # type: ignore[arg-type]
+
+    def lr_factor(self, method: Method) -> float:
+        """What the learning rate is multiplied by while a method is used: ``alpha k`` for a long step."""
+        return float(self.alpha) * self.k if method.long_step else 1.0
+
+    @cached_property
+    def filled(self) -> Run:
+        """The same run with every None replaced by what is usual."""
+        base = next((m.base for m in self.methods if m.base), self.base)
+        missing = {name: value for name, value in usual(self.data, base).items() if getattr(self, name) is None}
+        found: dict[str, Any] = {**missing, "base": base, "device": resolved(self.device)}
+        return replace(self, **found)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All settings that decide the outcome, and no others: SGD's do not have a rho."""
+        read = {name for method in self.methods for name in method.numbers}
+        ascents = {method.ascent for method in self.methods}
+        conditions = {
+            **{name: name in read for name in ("eta", "k", "alpha", "micro_batch")},
+            "rho": "sam" in ascents,
+            "asam_rho": "asam" in ascents,
+            "batchnorm": ascents != {""},
+            "epochs": self.gradients is None,
+            "gradients": self.gradients is not None,
+            "nesterov": self.filled.base == "sgd",
+            "milestones": self.schedule == "multistep",
+            "step_size": self.schedule == "step",
+            "gamma": self.schedule in ("step", "multistep"),
+            "lr_changes": self.schedule == "cosine",
+        }
+        unread = {name for name, matters in conditions.items() if not matters}
+        values = {f.name: getattr(self.filled, f.name) for f in fields(self) if f.name not in unread}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+
+    @cached_property
+    def id(self) -> str:
+        """A name for the run's files that follows from its identity.
+
+        Settings at their default are left out, so that a setting which is added later does not change it.
+        """
+        defaults = {f.name: f.default for f in fields(self)}
+        own = {name: value for name, value in self.identity.items() if value != defaults[name]}
+        content = json.dumps({"format": FORMAT, **own}, sort_keys=True)
+        digest = hashlib.sha256(content.encode()).hexdigest()[:10]
+        return f"{re.sub('[^a-z0-9-]+', '_', self.method)}-seed{self.seed}-{digest}"
+
+
+def run_from(identity: dict[str, Any]) -> Run:
+    """The run that an identity, as it was saved, stands for."""
+    known = {f.name for f in fields(Run)}
+    if unknown := sorted(set(identity) - known):
+        raise ValueError(f"a run saved with {', '.join(unknown)}: another version of lookbehind made it")
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in identity.items()}
+    return Run(**values)
+
+
+def with_overrides(settings: Settings, text: str, seed: int) -> Run:
+    """The run for a method as people write it: ``lookbehind-sam:k=2,alpha=adaptive``."""
+    name, _, rest = text.partition(":")
+    ascents = {phase.method.ascent for phase in phases(name)}
+    values = {f.name: getattr(settings, f.name) for f in fields(Settings)}
+    kinds = {f.name: f.type for f in fields(Settings)}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or key not in kinds:
+            raise ValueError(
+                f"method={text!r}: write settings as NAME=VALUE, such as lookbehind-sam:k=2,alpha=adaptive"
+            )
+        if key == "rho" and ascents == {"asam"}:
+            key = "asam_rho"  # the method's own radius
+        values[key] = _parsed(key, value.strip(), str(kinds[key]))
+    return Run(**values, method=name, seed=seed)
+
+
+def _parsed(key: str, value: str, kind: str) -> Any:
+    """A setting from its text, by the kind of the field."""
+    if kind.startswith("tuple"):
+        return tuple(int(part) for part in value.split("/"))
+    if kind.startswith("bool"):
+        one_of(key, value, ("true", "false"))
+        return value == "true"
+    for convert in (int,) if kind.startswith("int") else (float,) if kind.startswith("float") else ():
+        try:
+            return convert(value)
+        except ValueError:
+            if "Literal" not in kind:
+                raise ValueError(f"{key}={value!r}: give a number") from None
+    return value

@@ -1,0 +1,178 @@
+"""The settings of a training, with what is usual for each data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from lookbehind.data.augment import AUGMENTATIONS
+from lookbehind.data.vision import SETS
+from lookbehind.models import check_model
+from lookbehind.optim.checks import count, fraction, non_negative, one_of
+from lookbehind.optim.interpolation import following
+from lookbehind.training.methods import BASES
+
+# What is usual: a setting that is None takes its data set's value, or else the common one.
+COMMON: dict[str, Any] = {
+    "model": "resnet18",
+    "epochs": 200,
+    "batch_size": 128,
+    "augmentation": "crop-flip",
+    "lr": 0.1,
+    "weight_decay": 5e-4,
+    "rho": 0.05,
+    "asam_rho": 0.5,
+}
+USUAL: dict[str, dict[str, Any]] = {
+    "digits": {
+        "model": "convnet",
+        "epochs": 40,
+        "batch_size": 64,
+        "augmentation": "none",
+        "lr": 0.05,
+        "weight_decay": 0.0,
+    },
+    "cifar100": {"rho": 0.1, "asam_rho": 1.0},
+    "fashion-mnist": {"epochs": 50},
+    "tiny-imagenet": {"epochs": 100, "asam_rho": 1.0},
+    "imagenet": {
+        "model": "resnet18-imagenet",
+        "epochs": 90,
+        "batch_size": 400,
+        "augmentation": "resized-crop-flip",
+        "weight_decay": 1e-4,
+        "asam_rho": 1.0,
+    },
+}
+ADAM_LR = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a training is made of, but for its method and its seed. None stands for what is usual with the data set."""
+
+    data: str = "digits"
+    """digits, cifar10, cifar100, fashion-mnist, tiny-imagenet or imagenet."""
+    model: str | None = None
+    """A network; `lookbehind list` shows them."""
+    epochs: int | None = None
+    """Passes over the training images."""
+    gradients: int | None = None
+    """Stop after this many gradient evaluations, in place of a number of epochs."""
+
+    rho: float | None = None
+    """Radius of an ascent step of SAM and its relatives."""
+    asam_rho: float | None = None
+    """Radius of an ascent step of ASAM and its relatives; usually ten times SAM's."""
+    eta: float = 0.01
+    """ASAM scales by |w| + eta."""
+    k: int = 5
+    """Ascent steps per minibatch of Multistep and Lookbehind; fast steps of Lookahead."""
+    alpha: float | Literal["adaptive", "adaptive-per-tensor"] = 0.5
+    """How far the slow weights follow, from 0 to 1, or adaptive."""
+    micro_batch: int = 32
+    """Images per micro-batch of the m- methods."""
+    batchnorm: Literal["first", "all"] = "first"
+    """Running statistics from the unperturbed pass only, or from all passes as in the authors' code."""
+
+    base: Literal["sgd", "adam", "adamw"] = "sgd"
+    """The base optimizer."""
+    lr: float | None = None
+    """Learning rate."""
+    momentum: float = 0.9
+    """SGD's, or the first of Adam's betas."""
+    nesterov: bool = False
+    """Nesterov's form of SGD's momentum."""
+    weight_decay: float | None = None
+    """As the base optimizer defines it: decoupled for adamw."""
+    batch_size: int | None = None
+    """Images per minibatch; the last of an epoch may be smaller."""
+    schedule: Literal["cosine", "multistep", "step", "constant"] = "cosine"
+    """Of the learning rate."""
+    milestones: tuple[int, ...] | None = None
+    """For multistep: the epochs where the rate falls; the quarters of the training if not given."""
+    step_size: int | None = None
+    """For step: the rate falls every so many epochs; a third of the training if not given."""
+    gamma: float = 0.1
+    """For step and multistep: the factor by which it falls."""
+    lr_changes: Literal["step", "epoch"] = "step"
+    """Is the cosine followed step by step, or epoch by epoch as in the paper's code?"""
+    warmup: float = 0.0
+    """Epochs in which the learning rate rises from 0."""
+    label_smoothing: float = 0.0
+    """Share of the target that is spread evenly over all classes."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: the forward pass runs under autocast."""
+
+    train_images: int | None = None
+    """Use a class-balanced slice of so many training images, drawn by seed."""
+    validation: int = 0
+    """Images held out of the training images, class-balanced, by seed."""
+    pool: int = 1
+    """Average-pool the images by this factor first: 2 makes 16 x 16 out of CIFAR's 32 x 32."""
+    augmentation: Literal["none", "flip", "crop-flip", "resized-crop-flip"] | None = None
+    """Of the training images."""
+    evaluate_every: int = 1
+    """Measure on validation and test images every so many epochs, and after the last."""
+
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda, cuda:1, ..."""
+    threads: int = 1
+    """CPU threads of a run. They are part of it: float32 sums depend on them."""
+
+    def __post_init__(self) -> None:
+        one_of("data", self.data, tuple(SETS))
+        if self.model is not None:
+            check_model(self.model)
+        one_of("base", self.base, BASES)
+        one_of("schedule", self.schedule, ("cosine", "multistep", "step", "constant"))
+        one_of("lr_changes", self.lr_changes, ("step", "epoch"))
+        one_of("precision", self.precision, ("fp32", "bf16"))
+        one_of("batchnorm", self.batchnorm, ("first", "all"))
+        if self.augmentation is not None:
+            one_of("augmentation", self.augmentation, AUGMENTATIONS)
+        following(self.alpha)
+        for name in ("k", "micro_batch", "pool", "evaluate_every", "threads"):
+            count(name, getattr(self, name))
+        for name in ("epochs", "gradients", "batch_size", "step_size", "train_images"):
+            if getattr(self, name) is not None:
+                count(name, getattr(self, name))
+        count("validation", self.validation, at_least=0)
+        for name in ("rho", "asam_rho", "lr", "weight_decay"):
+            if getattr(self, name) is not None:
+                non_negative(name, getattr(self, name))
+        for name in ("eta", "gamma", "warmup"):
+            non_negative(name, getattr(self, name))
+        for name in ("momentum", "label_smoothing"):
+            if fraction(name, getattr(self, name)) == 1:
+                raise ValueError(f"{name}={getattr(self, name)}: give a number below 1")
+        if self.milestones is not None and list(self.milestones) != sorted(
+            {count("milestones", m) for m in self.milestones}
+        ):
+            raise ValueError(f"milestones={self.milestones}: give growing epochs, such as 50 100 150")
+        _check_device(self.device)
+
+
+def usual(data: str, base: str) -> dict[str, Any]:
+    """What the settings that are None stand for."""
+    return {**COMMON, **USUAL.get(data, {}), **({} if base == "sgd" else {"lr": ADAM_LR})}
+
+
+def resolved(device: str) -> str:
+    """The device that ``auto`` stands for here."""
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _check_device(device: str) -> None:
+    if device == "auto":
+        return
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ValueError(f"device={device!r}: give auto, cpu, cuda or cuda:NUMBER") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={device!r}: torch sees no GPU here; give cpu or auto")

@@ -1,0 +1,193 @@
+"""Train a run and keep what it yields; killed at any moment, it goes on bit for bit when it is called again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from time import monotonic
+
+import torch
+from filelock import FileLock, Timeout
+
+from lookbehind.data.files import written_whole
+from lookbehind.data.vision import VisionData
+from lookbehind.data.vision import load as load_data
+from lookbehind.optim.checks import non_negative
+from lookbehind.training import checkpoint
+from lookbehind.training.events import Events
+from lookbehind.training.loop import Training
+from lookbehind.training.records import Journal, Record, read
+from lookbehind.training.run import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """Where things are, and what is kept. Nothing here changes the outcome of a run."""
+
+    out: Path = Path("out")
+    """Results go here; run again with the same directory to go on."""
+    data_dir: Path = Path("data")
+    """The data sets' official files, in their official layout."""
+    download: bool = True
+    """May missing data be fetched from its official address?"""
+    tensorboard: bool = False
+    """Write TensorBoard event files as well."""
+    checkpoint_minutes: float = 5.0
+    """Save in the middle of an epoch that takes longer than this; at the end of an epoch it is saved anyway."""
+
+    def __post_init__(self) -> None:
+        non_negative("checkpoint_minutes", self.checkpoint_minutes)
+
+    def directory(self, run: Run) -> Path:
+        """Where a run's files are."""
+        return Path(self.out) / "runs" / run.id
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is."""
+
+    id: str
+    step: int
+    steps: int
+    record: Record | None = None
+    """Of the epoch that has just ended."""
+
+
+def load(run: Run, storage: Storage) -> VisionData:
+    """The data set of a run, kept in memory for the next one."""
+    # only the digits have no official split
+    return _load(run.data, Path(storage.data_dir), run.seed if run.data == "digits" else 0, storage.download)
+
+
+@lru_cache(maxsize=2)
+def _load(name: str, directory: Path, seed: int, download: bool) -> VisionData:
+    return load_data(name, directory, seed=seed, allow_download=download)
+
+
+def finished_records(run: Run, storage: Storage) -> list[Record] | None:
+    """The records of a run that was finished before."""
+    path = storage.directory(run) / "records.jsonl"
+    records = read(path) if path.exists() else []
+    return records if records and records[-1]["event"] == "end" else None
+
+
+def train(
+    run: Run,
+    storage: Storage | None = None,
+    *,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[Record]:
+    """Train a run to its end, from where it was left, and return its records: one per epoch and one for the end.
+
+    A run that was finished before is not trained again. In ``OUT/runs/ID`` there are ``run.json``, ``records.jsonl``
+    and, in the end, ``weights.pt``.
+
+    Args:
+        run: what to train.
+        storage: where; ``Storage()`` if not given.
+        watch: called after every step and with every epoch's record.
+        stop: asked after every step; True saves a checkpoint and returns what is known so far.
+
+    Example:
+        >>> records = train(Run(data="digits", method="lookbehind-sam", seed=0), Storage(out="out/digits"))
+        >>> records[-1]["test_accuracy"]
+    """
+    storage = storage or Storage()
+    directory = storage.directory(run)
+    directory.mkdir(parents=True, exist_ok=True)
+    with _alone(directory), as_the_run_says(run):
+        known = finished_records(run, storage)
+        if known is not None:
+            _clear(directory)
+            return known
+        for left_over in directory.glob(".*.part"):  # of a process that was killed while it wrote
+            left_over.unlink(missing_ok=True)
+        with written_whole(directory / "run.json") as file:
+            file.write(json.dumps(run.identity, indent=2).encode())
+        return _train(run, storage, directory, watch, stop)
+
+
+def _train(
+    run: Run, storage: Storage, directory: Path, watch: Callable[[Progress], None], stop: Callable[[], bool]
+) -> list[Record]:
+    training = Training(run, load(run, storage))
+    saved = checkpoint.load_latest(directory, run.filled.device)
+    if saved is not None:
+        training.load(saved["training"])
+    journal = Journal(directory / "records.jsonl", saved["records"] if saved else ())
+    events = Events(directory / "events", len(journal.records)) if storage.tensorboard else None
+    due = monotonic() + 60 * storage.checkpoint_minutes
+
+    def save() -> None:
+        content = {"training": training.state(), "records": journal.records}
+        checkpoint.save(directory, training.step, content)
+
+    def after_step() -> bool:
+        nonlocal due
+        watch(Progress(run.id, training.step, training.course.steps))
+        if stop():
+            return False
+        if monotonic() > due:
+            save()
+            due = monotonic() + 60 * storage.checkpoint_minutes
+        return True
+
+    while not training.finished:
+        if not training.train_epoch(after_step):
+            save()
+            return journal.records
+        record = training.epoch_record()
+        journal.append(record)
+        if events:
+            events.append(record)
+        save()
+        watch(Progress(run.id, training.step, training.course.steps, record))
+    end = training.end_record(journal.records)
+    _keep_weights(training, directory)
+    journal.append(end)
+    if events:
+        events.close()
+    _clear(directory)
+    return journal.records
+
+
+def _clear(directory: Path) -> None:
+    """A finished run needs no checkpoints."""
+    for path in checkpoint.existing(directory):
+        path.unlink(missing_ok=True)
+
+
+def _keep_weights(training: Training, directory: Path) -> None:
+    with training.slow_weights(), written_whole(directory / "weights.pt") as file:
+        torch.save(training.model.state_dict(), file)
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    lock = FileLock(directory / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RuntimeError(f"{directory}: another process is training this run; wait for it, or stop it") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def as_the_run_says(run: Run) -> Iterator[None]:
+    """Threads, random numbers and deterministic kernels of a run; all as before afterwards."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(run.threads)
+    try:
+        with torch.random.fork_rng(), torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,226 @@
+"""A run that is stopped, killed or damaged ends with the weights and records of one that was not."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from lookbehind.data import files
+from lookbehind.training import checkpoint
+from lookbehind.training.methods import METHODS
+from lookbehind.training.run import Run
+from lookbehind.training.train import Storage, train
+
+TRAIN = """
+import sys, torch
+from pathlib import Path
+from torch import nn
+from lookbehind import models
+from lookbehind.training.run import Run
+from lookbehind.training.train import Storage, train
+
+class Dropping(models.ConvNet):  # so that the global random numbers matter
+    def forward(self, images):
+        return self.head(nn.functional.dropout(self.features(images).mean((2, 3)), 0.5, self.training))
+
+models.MODELS["dropping"] = (Dropping, "")
+method, minutes, out = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
+run = Run(method=method, model="dropping", k=2, alpha=0.5, epochs=4, batch_size=50, train_images=150, micro_batch=25)
+train(run, Storage(out=out, checkpoint_minutes=minutes), watch=lambda progress: print(progress.step, flush=True))
+"""
+
+
+def outcome(directory: Path) -> tuple[list[dict], dict]:
+    """All records but for the seconds, and the weights."""
+    lines = (directory / "records.jsonl").read_text().splitlines()
+    told = [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+    return told, torch.load(directory / "weights.pt", weights_only=True)
+
+
+def assert_same(one: Path, two: Path) -> None:
+    (told, weights), (others, expected) = outcome(one), outcome(two)
+    assert told == others
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(weights[name], value), name
+
+
+def only_run(out: Path) -> Path:
+    (directory,) = (out / "runs").iterdir()
+    return directory
+
+
+def start(out: Path, method: str, minutes: float) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", TRAIN, method, str(minutes), str(out)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("method", "minutes"),
+    [("lookahead-sam", 0.0), ("lookbehind-m-asam", 5.0), ("sgd+lookbehind-sam@2", 0.0)],
+)
+def test_killed_at_random_moments_it_ends_the_same_bit_for_bit(method, minutes, tmp_path):
+    """With checkpoints after every step (0 minutes) and only after epochs (5)."""
+    whole = start(tmp_path / "whole", method, minutes)
+    _, problems = whole.communicate()
+    assert whole.returncode == 0, problems
+    chance, kills = random.Random(f"{method} {minutes}"), 0
+    for _ in range(40):
+        process = start(tmp_path / "killed", method, minutes)
+        if kills < 3:
+            for _ in range(chance.randrange(1, 6)):  # so many steps, or the end
+                process.stdout.readline()
+            time.sleep(chance.uniform(0, 0.05))
+            process.send_signal(signal.SIGKILL)
+        _, problems = process.communicate()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, problems
+        kills += 1
+    assert kills >= 2
+    assert_same(only_run(tmp_path / "killed"), only_run(tmp_path / "whole"))
+    left = {path.name for path in only_run(tmp_path / "killed").iterdir()}
+    assert left <= {"run.json", "records.jsonl", "weights.pt", ".lock"}
+
+
+def stopping_after(steps: int):
+    """Ask to stop after so many steps."""
+    asked = iter(range(1, 1000))
+    return lambda: next(asked) >= steps
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stopped_in_the_middle_of_epochs_every_method_goes_on(method, tmp_path):
+    run = Run(method=method, k=2, epochs=3, batch_size=50, train_images=100, micro_batch=25)
+    train(run, Storage(out=tmp_path / "whole"))
+    told: list = []
+    for _ in range(10):
+        told = train(run, Storage(out=tmp_path / "stopped"), stop=stopping_after(1))
+        if told and told[-1]["event"] == "end":
+            break
+    assert told[-1]["event"] == "end"
+    assert_same(only_run(tmp_path / "stopped"), only_run(tmp_path / "whole"))
+
+
+RUN = Run(method="lookbehind-sam", k=2, epochs=4, batch_size=50, train_images=100)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole")
+    train(RUN, Storage(out=out))
+    return only_run(out)
+
+
+def interrupted(out: Path, steps: int) -> Path:
+    """A run that was stopped, with a checkpoint after every step."""
+    count = 0
+
+    def stop() -> bool:
+        nonlocal count
+        count += 1
+        return count >= steps
+
+    train(RUN, Storage(out=out, checkpoint_minutes=0), stop=stop)
+    return only_run(out)
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1  # one bit
+    path.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_used(tmp_path, whole):
+    directory = interrupted(tmp_path, 3)
+    newest, older = checkpoint.existing(directory)
+    damage(newest)
+    with pytest.warns(UserWarning, match=rf"{newest.name} is damaged.*going on from the one before it"):
+        assert checkpoint.load_latest(directory)["training"]["step"] == int(older.name.split("-")[1])
+    train(RUN, Storage(out=tmp_path))
+    assert_same(directory, whole)
+
+
+@pytest.mark.parametrize("harm", [damage, lambda p: p.write_bytes(p.read_bytes()[:-100]), lambda p: p.write_bytes(b"")])
+def test_without_a_whole_checkpoint_it_starts_again_and_says_so(tmp_path, whole, harm):
+    directory = interrupted(tmp_path, 3)
+    for path in checkpoint.existing(directory):
+        harm(path)
+    with (
+        pytest.warns(UserWarning, match="is damaged.*going on from the one before it"),
+        pytest.warns(UserWarning, match="is damaged.*starting from the beginning"),
+    ):
+        train(RUN, Storage(out=tmp_path))
+    assert_same(directory, whole)
+
+
+def test_lines_after_the_last_checkpoint_are_cut_off(tmp_path, whole):
+    directory = interrupted(tmp_path, 3)
+    with (directory / "records.jsonl").open("a") as file:
+        file.write('{"event": "epoch", "epoch": 99}\n{"event": "en')
+    train(RUN, Storage(out=tmp_path))
+    assert_same(directory, whole)
+
+
+def test_a_full_disk_keeps_what_was_there(tmp_path, whole, monkeypatch):
+    directory = interrupted(tmp_path, 3)
+    before = {path.name: path.read_bytes() for path in directory.iterdir() if path.suffix == ".pt"}
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", full)
+        with pytest.raises(OSError, match=r"could not be written \(No space left"):
+            checkpoint.save(directory, 4, {"a": 1})
+    assert {path.name: path.read_bytes() for path in directory.iterdir() if path.suffix == ".pt"} == before
+    assert not list(directory.glob(".*.part"))
+    train(RUN, Storage(out=tmp_path))
+    assert_same(directory, whole)
+
+
+def test_two_processes_do_not_train_the_same_run(tmp_path):
+    script = f"""
+import time
+from filelock import FileLock
+with FileLock({str(tmp_path / "runs" / RUN.id / ".lock")!r}):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+    (tmp_path / "runs" / RUN.id).mkdir(parents=True)
+    holder = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(RuntimeError, match="another process is training this run"):
+            train(RUN, Storage(out=tmp_path))
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_a_checkpoint_is_read_without_executing_anything(tmp_path):
+    """A foreign file under a right name: torch refuses it, and nothing runs."""
+    import hashlib
+    import pickle
+
+    class Hostile:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'executed'}",)
+
+    content = pickle.dumps(Hostile())
+    path = tmp_path / f"checkpoint-1-{hashlib.sha256(content).hexdigest()[:16]}.pt"
+    path.write_bytes(content)
+    with pytest.raises(Exception, match=r"(?i)weights.only|unsupported|invalid"):
+        checkpoint.load(path)
+    assert not (tmp_path / "executed").exists()
