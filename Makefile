@@ -17,7 +17,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/.installed
-	$(RUN)/python examples/digits.py
+	$(RUN)/lookbehind compare --data digits --methods sgd sam asam lookbehind-sam lookbehind-asam --seeds 3 --out out/demo
 
 # one torch thread per worker: two workers fill two cores
 test: $(VENV)/.installed

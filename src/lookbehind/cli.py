@@ -21,7 +21,7 @@ try:
     from lookbehind.experiments.compare import Comparison, compare, runs_of
     from lookbehind.experiments.display import Display
     from lookbehind.experiments.pool import Ended, Told, run_all
-    from lookbehind.experiments.table import terminal_table
+    from lookbehind.experiments.table import answer, terminal_table
     from lookbehind.models import MODELS
     from lookbehind.training.evaluate import evaluate
     from lookbehind.training.methods import METHODS
@@ -72,6 +72,7 @@ class Compare:
             return INTERRUPTED
         if rows:
             console.print(terminal_table(rows))
+            console.print(" ".join(answer(rows)), "\n", highlight=False)
             console.print(f"report   {out / 'report.html'}\nresults  {out / 'results.json'}", highlight=False)
         if failed:
             console.print(f"[red]{len(failed)} of {len(named)} runs failed[/]; see above")
@@ -202,7 +203,9 @@ COMMANDS: dict[str, type[Command]] = {"compare": Compare, "train": Train, "evalu
 def parsed(arguments: Sequence[str]) -> Command:
     """The command in a command line; prints help or what is wrong, and exits, if that is what it asks for."""
     config = (tyro.conf.OmitArgPrefixes,)
-    if arguments and arguments[0] in COMMANDS:  # one parser per command: its errors are about that command only
+    if not arguments:
+        arguments = ["--help"]
+    if arguments[0] in COMMANDS:  # one parser per command: its errors are about that command only
         name, *rest = arguments
         return tyro.cli(COMMANDS[name], prog=f"lookbehind {name}", args=rest, config=config)
     choices = tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in COMMANDS.items())

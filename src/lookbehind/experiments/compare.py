@@ -19,7 +19,6 @@ import torch
 
 from lookbehind.data.files import written_whole
 from lookbehind.experiments.pool import Ended, Notice, Told, run_all
-from lookbehind.experiments.report import About, write_report
 from lookbehind.experiments.results import Row, curve, row
 from lookbehind.optim.checks import count, one_of
 from lookbehind.training.loop import Parts
@@ -29,7 +28,7 @@ from lookbehind.training.settings import Settings
 from lookbehind.training.train import Storage, finished_records, load
 
 USUAL_METHODS = ("sgd", "sam", "asam", "lookbehind-sam", "lookbehind-asam")
-ROUNDED_BY_AT_MOST = 0.02  # of a gradient budget, to make it a whole number of steps for every method
+ROUNDED_BY_AT_MOST = 0.1  # of a gradient budget, to make it a whole number of steps for every method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +140,9 @@ def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: 
 def _write(
     comparison: Comparison, runs: Runs, notices: list[str], command: str, started: str, seconds: float
 ) -> list[Row]:
+    # matplotlib takes long to import, and the worker processes have no use for it
+    from lookbehind.experiments.report import About, write_report
+
     known = {m: [(run, finished_records(run, comparison.storage)) for run in some] for m, some in runs.items()}
     done: dict[str, list[tuple[Run, list[Record]]]] = {
         method: [(run, records) for run, records in some if records is not None] for method, some in known.items()
@@ -175,14 +177,10 @@ def _write(
 def _common(runs: Runs) -> dict[str, Any]:
     """The settings that all methods share."""
     filled = [run.filled for some in runs.values() for run in some]
-    names = [f.name for f in fields(Settings) if f.name in runs_identity(filled)]
+    read = {name for run in filled for name in run.identity}
+    names = [f.name for f in fields(Settings) if f.name in read]
     values = {name: {json.dumps(getattr(run, name)) for run in filled} for name in names}
     return {name: json.loads(next(iter(found))) for name, found in values.items() if len(found) == 1}
-
-
-def runs_identity(runs: Sequence[Run]) -> set[str]:
-    """The settings that decide anything in some of the runs."""
-    return {name for run in runs for name in run.identity}
 
 
 def versions() -> dict[str, str]:

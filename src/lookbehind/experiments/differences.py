@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from scipy import stats  # type: ignore[import-untyped]
+from scipy.special import stdtrit
 
 from lookbehind.experiments.results import Curve, Row
 
@@ -64,7 +64,8 @@ def _margin(values: Sequence[float]) -> float | None:
     # differences that are all equal come from the coarse steps of a small test set: they are no certainty
     if deviation < 1e-9:
         return None
-    return float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * deviation / math.sqrt(len(values))
+    quantile = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2))  # of Student's t; scipy.stats takes a second to import
+    return quantile * deviation / math.sqrt(len(values))
 
 
 def cost_ratio(row: Row, baseline: Row) -> float | None:
