@@ -12,18 +12,22 @@ from time import perf_counter
 import torch
 from PIL import Image, ImageOps
 
-from lookbehind.data.augment import cropped_and_flipped, normalised
+from lookbehind.data.augment import normalised
+from lookbehind.data.batches import Batches
+from lookbehind.data.vision import Images
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
 
 
-def by_batches(pixels: torch.Tensor, generator: torch.Generator) -> None:
-    for batch in pixels.split(128):
-        normalised(cropped_and_flipped(batch, generator), MEAN, STD)
+def by_batches(images: Images) -> None:
+    """What the training loop does: an epoch in random order, augmented, normalised, in the network's layout."""
+    for _ in Batches(images, MEAN, STD, 128, augmentation="crop-flip").epoch(0):
+        pass
 
 
-def by_images(pixels: torch.Tensor, generator: torch.Generator) -> None:
-    for image in pixels:
+def by_images(images: Images) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for image in images.pixels:
         picture = ImageOps.expand(Image.fromarray(image.permute(1, 2, 0).numpy()), 4)
         y, x, mirror = torch.randint(9, (3,), generator=generator).tolist()
         picture = picture.crop((x, y, x + 32, y + 32))
@@ -34,15 +38,15 @@ def by_images(pixels: torch.Tensor, generator: torch.Generator) -> None:
 
 def main() -> None:
     pixels = torch.randint(0, 256, (12_800, 3, 32, 32), dtype=torch.uint8)
-    generator = torch.Generator().manual_seed(0)
+    images = Images(pixels, torch.zeros(len(pixels), dtype=torch.int64)).to("cpu")
     rates: dict[str, list[float]] = {"whole batches of 128": [], "an image at a time": []}
     for _ in range(7):  # interleaved, so that a busy machine hits both alike
         for name, work, part in (
-            ("whole batches of 128", by_batches, pixels),
-            ("an image at a time", by_images, pixels[:640]),
+            ("whole batches of 128", by_batches, images),
+            ("an image at a time", by_images, images[:640]),
         ):
             start = perf_counter()
-            work(part, generator)
+            work(part)
             rates[name].append(len(part) / (perf_counter() - start))
     medians = {name: median(values) for name, values in rates.items()}
     fast, slow = medians.values()

@@ -16,7 +16,6 @@ from lookbehind.data.augment import (
     cropped_and_flipped,
     normalised,
     random_resized_crops,
-    resized_centre,
 )
 
 
@@ -204,14 +203,6 @@ def test_resized_crops_stay_inside_the_image():
     assert (steps >= 0).all()  # no crop is mirrored or folded back at a border
     widths = crops[:, 0, 0, -1] - crops[:, 0, 0, 0]
     assert widths.min() < 30 < widths.max() <= 63
-
-
-def test_the_centre_after_resizing():
-    image = torch.zeros(1, 3, 20, 40, dtype=torch.uint8)
-    image[:, :, :, 10:30] = 200
-    centre = resized_centre(image, 10, 8)
-    assert centre.shape == (1, 3, 8, 8)
-    assert centre.mean().item() == pytest.approx(200, abs=5)
 
 
 def test_the_geometry_of_the_centre_is_torchvisions():

@@ -15,9 +15,22 @@ AUGMENTATIONS = ("none", "flip", "crop-flip", "resized-crop-flip")
 
 def normalised(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """``(x / 255 - mean) / std`` per channel, as float32."""
-    scale = torch.tensor([1 / (255 * s) for s in std], device=pixels.device).view(1, -1, 1, 1)
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=pixels.device).view(1, -1, 1, 1)
-    return torch.addcmul(shift, pixels.float(), scale)
+
+    def image(values: list[float]) -> Tensor:
+        # a whole image of them in the layout of the batch: long runs of memory, where a value per channel is three
+        channels = torch.tensor(values, device=pixels.device).view(1, -1, 1, 1)
+        return torch.empty_like(pixels[:1], dtype=torch.float32).copy_(channels)
+
+    scale, shift = [1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]
+    return torch.addcmul(image(shift), pixels.float(), image(scale))
+
+
+def picked(pixels: Tensor, index: Tensor) -> Tensor:
+    """``pixels[index]`` in the same layout, many times faster: every image is copied in one piece."""
+    index = index.to(pixels.device)
+    if pixels.is_contiguous():
+        return pixels.index_select(0, index)
+    return pixels.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
 
 
 def check_augmentation(augmentation: str) -> None:
@@ -56,19 +69,21 @@ def _draw(high: int, count: int, generator: torch.Generator) -> Tensor:
 def cropped_and_flipped(pixels: Tensor, generator: torch.Generator, *, padding: int = 4, flip: bool = True) -> Tensor:
     """Every image shifted by up to ``padding`` pixels (zeros come in) and mirrored with probability 1/2.
 
-    One gather does both: a mirrored image reads its columns backwards.
+    Fastest for channels-last images, and its result is channels-last. Rows are copied in one piece; then every row
+    gathers its columns, backwards where the image is mirrored.
     """
-    count, _, height, width = pixels.shape
+    count, channels, height, width = pixels.shape
     device = pixels.device
-    rows = _draw(2 * padding + 1, count, generator).to(device) + torch.arange(height, device=device)
-    shift, forward = _draw(2 * padding + 1, count, generator).to(device), torch.arange(width, device=device)
+    top = _draw(2 * padding + 1, count, generator).to(device)
+    columns = _draw(2 * padding + 1, count, generator).to(device) + torch.arange(width, device=device)
     if flip:
-        forward = torch.where(coins(count, generator).to(device), forward.flip(0), forward)
-    columns = shift + forward
-    padded = F.pad(pixels, (padding,) * 4)
-    number = torch.arange(count, device=device)
-    # indexing puts the channels last; the permuted view is what convolutions call channels-last
-    return padded.permute(0, 2, 3, 1)[number[:, None, None], rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        columns = torch.where(coins(count, generator).to(device), columns.flip(1), columns)
+    padded = F.pad(pixels.permute(0, 2, 3, 1), (0, 0, padding, padding, padding, padding)).contiguous()
+    first = torch.arange(count, device=device)[:, None] * padded.shape[1] + top
+    rows = padded.flatten(2).flatten(0, 1).index_select(0, (first + torch.arange(height, device=device)).flatten())
+    bytes_of_columns = (columns[:, :, None] * channels + torch.arange(channels, device=device)).flatten(1)
+    taken = rows.view(count, height, -1).gather(2, bytes_of_columns[:, None].expand(-1, height, -1))
+    return taken.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
 def crop_boxes(
@@ -150,11 +165,3 @@ def centre(height: int, width: int, resize: int, size: int) -> tuple[tuple[int, 
     shorter = min(height, width)
     target = (resize * height // shorter, resize * width // shorter)
     return target, (round((target[0] - size) / 2), round((target[1] - size) / 2))
-
-
-def resized_centre(pixels: Tensor, resize: int, size: int) -> Tensor:
-    """The shorter side resized to ``resize`` (with anti-aliasing), then the ``size`` x ``size`` in the middle."""
-    height, width = pixels.shape[2:]
-    target, (top, left) = centre(height, width, resize, size)
-    images = F.interpolate(pixels.float(), target, mode="bilinear", antialias=True, align_corners=False)
-    return images[:, :, top : top + size, left : left + size]

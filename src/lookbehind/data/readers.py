@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from rich import get_console
 from rich.progress import track
 from torch import Tensor
 
+from lookbehind.data.files import written_whole
 from lookbehind.data.pickles import read_pickle
 
 Bytes = NDArray[np.uint8]
@@ -148,15 +149,6 @@ def _cached(cache: Path, count: int, files: bytes) -> Bytes | None:
 
 
 def _keep(array: Bytes, cache: Path) -> None:
-    part = cache.with_name(f"{cache.name}.{os.getpid()}.part")
-    try:
-        try:
-            with part.open("wb") as file:
-                np.save(file, array, allow_pickle=False)
-                file.flush()
-                os.fsync(file.fileno())  # or the name could be there before the content, should the power fail
-            os.replace(part, cache)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError:
-        pass  # a directory that cannot be written, a full disk: the files are decoded again next time
+    # a directory that cannot be written, a full disk: the files are decoded again next time
+    with suppress(OSError), written_whole(cache) as file:
+        np.save(file, array, allow_pickle=False)
