@@ -18,6 +18,7 @@ from lookbehind.experiments import pool
 from lookbehind.experiments.compare import Comparison, compare, runs_of
 from lookbehind.experiments.pool import Ended, run_all
 from lookbehind.experiments.results import method_settings, row, spread
+from lookbehind.experiments.table import signed
 from lookbehind.training.methods import METHODS
 from lookbehind.training.records import read
 from lookbehind.training.run import Run
@@ -74,6 +75,12 @@ def test_the_page_and_its_making_are_written(compared):
     page = (out / "report.html").read_text()
     assert "lookbehind compare --quick" in page
     assert f"{rows[0]['accuracy']['mean']:.2f}" in page
+    lines = (out / "results.md").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("| `sam-matched`")]
+    assert line.startswith(f"| `sam-matched` | {rows[1]['accuracy']['mean']:.2f} ± {rows[1]['accuracy']['std']:.2f} | ")
+    assert f"| {signed(mean(rows[1]['accuracy']['values']) - mean(rows[0]['accuracy']['values']))} (" in line
+    assert line.endswith("| 12 (2.0×) |")  # noqa: RUF001
+    assert "    lookbehind compare --quick" in lines
     about = json.loads((out / "comparison.json").read_text())
     assert about["settings"]["batch_size"] == 100
     assert about["settings"]["k"] == 2
@@ -84,7 +91,11 @@ def test_the_page_and_its_making_are_written(compared):
 def test_finished_runs_are_not_trained_again(compared, monkeypatch):
     comparison, _, rows = compared
     monkeypatch.setattr(pool, "train", lambda *_, **__: pytest.fail("trained again"))
+    before = json.loads((comparison.storage.out / "comparison.json").read_text())
     assert compare(comparison) == rows
+    after = json.loads((comparison.storage.out / "comparison.json").read_text())
+    assert after["started"] == before["started"]
+    assert after["seconds"] > before["seconds"] > 1  # the time of all calls together
 
 
 def without_seconds(rows):
@@ -177,6 +188,26 @@ def children_of(parent: int) -> list[int]:
             continue
         if int(state[1]) == parent and "spawn_main" in command:
             found.append(int(entry.name))
+    return found
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    words = ["--methods", "sgd", "sam", "--seeds", "1", "--jobs", "2", "--epochs", "100000", "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lookbehind.cli", "compare", *words], stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    workers = waited_for(lambda: len(list(tmp_path.glob("runs/*/records.jsonl"))) == 2 and children_of(process.pid))
+    process.kill()
+    process.wait()
+    assert len(workers) == 2
+    assert waited_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+
+
+def waited_for(condition, seconds=120):
+    """What the condition gives as soon as it is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(0.02)
     return found
 
 
@@ -300,9 +331,7 @@ def test_an_interrupt_stops_it_and_the_same_command_goes_on(tmp_path):
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
 
     process = start()
-    deadline = time.monotonic() + 120
-    while not any((out / "runs").glob("lookbehind*/records.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    waited_for(lambda: any((out / "runs").glob("lookbehind*/records.jsonl")))
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of its processes
     shown, _ = process.communicate(timeout=120)
     assert process.returncode == 130

@@ -97,7 +97,7 @@ def _gradient_budget(runs: Sequence[Run], storage: Storage) -> int:
 
 
 def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: None, command: str = "") -> list[Row]:
-    """Train all that is not trained yet, and write ``results.json`` and ``report.html`` into the storage's directory.
+    """Train all that is not trained yet, and write ``results.json``, ``results.md`` and ``report.html``.
 
     Args:
         comparison: what to compare.
@@ -108,9 +108,10 @@ def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: 
         >>> rows = compare(Comparison(methods=("sgd", "lookbehind-sam"), settings=Settings(data="digits")))
         >>> rows[1]["accuracy"]["mean"]
     """
-    began, started = monotonic(), datetime.now(timezone.utc).isoformat(timespec="seconds")
+    began = monotonic()
     runs = runs_of(comparison)
     storage = comparison.storage
+    started, spent = _earlier(Path(storage.out))
     notices: dict[str, None] = {}
     errors: dict[str, None] = {}
 
@@ -124,8 +125,7 @@ def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: 
         tell(told)
 
     def write() -> list[Row]:
-        seconds = monotonic() - began
-        return _write(comparison, runs, [*notices, *errors], command, started, seconds)
+        return _write(comparison, runs, [*notices, *errors], command, started, spent + monotonic() - began)
 
     # seed by seed: stopped early, there is something to compare
     order = [run for nth in zip(*runs.values(), strict=True) for run in nth]
@@ -137,10 +137,20 @@ def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: 
     return write()
 
 
+def _earlier(out: Path) -> tuple[str, float]:
+    """When an earlier call began that was stopped or had fewer seeds, and how long it took; else now, and nothing."""
+    try:
+        about = json.loads((out / "comparison.json").read_text())
+        return str(about["started"]), float(about["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return datetime.now(timezone.utc).isoformat(timespec="seconds"), 0.0
+
+
 def _write(
     comparison: Comparison, runs: Runs, notices: list[str], command: str, started: str, seconds: float
 ) -> list[Row]:
     # matplotlib takes long to import, and the worker processes have no use for it
+    from lookbehind.experiments.markdown import markdown
     from lookbehind.experiments.report import About, write_report
 
     known = {m: [(run, finished_records(run, comparison.storage)) for run in some] for m, some in runs.items()}
@@ -166,12 +176,18 @@ def _write(
     )
     out = Path(comparison.storage.out)
     out.mkdir(parents=True, exist_ok=True)
-    for name, content in (("results.json", rows), ("comparison.json", about.__dict__)):
-        with written_whole(out / name) as file:
-            file.write(json.dumps(content, indent=2, allow_nan=False).encode())
+    files = {"results.json": _json(rows), "comparison.json": _json(about.__dict__)}
     if rows:
+        files["results.md"] = markdown(about, rows)
         write_report(out / "report.html", about, rows, curves)
+    for name, content in files.items():
+        with written_whole(out / name) as file:
+            file.write(content.encode())
     return rows
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, indent=2, allow_nan=False)
 
 
 def _common(runs: Runs) -> dict[str, Any]:

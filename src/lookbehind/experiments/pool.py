@@ -10,9 +10,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from queue import Empty
-from threading import Event
+from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
@@ -59,7 +59,7 @@ def run_all(runs: Sequence[Run], storage: Storage, jobs: int, tell: Callable[[To
         return
     context = get_context("spawn")  # torch's threads do not survive a fork
     queue, stop = context.Queue(), context.Event()
-    pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(queue, stop, os.getpid()))
+    pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(queue, stop))
     with pool:
         waiting: dict[Future[Ended], Run] = {pool.submit(_work, run, storage): run for run in runs}
         try:
@@ -130,19 +130,22 @@ def _warnings_told(tell: Callable[[Told], None]) -> Iterator[None]:
 
 _queue: Any = None
 _stop: Event | None = None
-_parent = 0
 
 
-def _begin(queue: Any, stop: Any, parent: int) -> None:
-    global _queue, _stop, _parent
-    _queue, _stop, _parent = queue, stop, parent
+def _begin(queue: Any, stop: Any) -> None:
+    global _queue, _stop
+    _queue, _stop = queue, stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent asks us to stop
+    Thread(target=_end_with_the_parent, daemon=True).start()
 
 
-def _should_stop() -> bool:
-    # a parent that was killed cannot ask
-    return (_stop is not None and _stop.is_set()) or os.getppid() != _parent
+def _end_with_the_parent() -> None:
+    """A parent that was killed cannot ask us to stop. We may end anywhere: the run goes on from its checkpoint."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(run: Run, storage: Storage) -> Ended:
-    return _train(run, storage, _every(INTERVAL, _queue.put), _queue.put, _should_stop)
+    return _train(run, storage, _every(INTERVAL, _queue.put), _queue.put, lambda: _stop is not None and _stop.is_set())

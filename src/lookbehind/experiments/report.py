@@ -20,6 +20,7 @@ from lookbehind.experiments.results import Curve, Row, Spread
 from lookbehind.experiments.table import (
     accuracy,
     answer,
+    clock,
     count,
     diverged,
     duration,
@@ -93,7 +94,7 @@ def render(about: About, rows: Sequence[Row], curves: Mapping[str, Sequence[Curv
         pictures=pictures(rows, curves),
         controls=[_control_cells(*pair) for pair in control_pairs(rows)],
         absent=absent_controls(rows),
-        took=_clock(about.seconds),
+        took=clock(about.seconds),
     )
 
 
@@ -162,12 +163,6 @@ def _control_cells(row: Row, control: Row) -> dict[str, Any]:
 def breakable(label: str) -> Markup:
     """A label that may be broken after a colon or comma."""
     return Markup("<wbr>").join(re.findall(r"[^:,]+[:,]*|[:,]+", label))
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
 
 
 def pictures(rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]]) -> list[Picture]:

@@ -55,6 +55,13 @@ def duration(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) < 99.95 else f"{value:,.0f}"
 
 
+def clock(seconds: float) -> str:
+    """A time as on a watch: 4.2 s, 3 min 20 s, 2 h 5 min."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
+
+
 def count(value: int) -> str:
     """A whole number with its thousands apart."""
     return f"{value:,}"
