@@ -145,6 +145,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
     assert notices == [
         "sam, seed 0: MemoryError: no more",
         "1 of 2 runs are not finished: start again with the same command to go on",
+        "sam has no finished run: differences are to sgd in its place",
     ]
 
 
@@ -176,7 +177,7 @@ def test_a_worker_that_is_killed_is_told_of(tmp_path):
     run_all([run, Run(method="sam", epochs=1000)], Storage(out=tmp_path), 2, tell)
     errors = [t.error for t in told if isinstance(t, Ended)]
     assert len(errors) == 2
-    assert all("a worker process was killed" in error for error in errors)
+    assert all("its worker process ended without a word" in error for error in errors)
 
 
 def children_of(parent: int) -> list[int]:
@@ -244,6 +245,41 @@ def test_wrong_comparisons_are_named_with_a_remedy(options, words):
         runs_of(Comparison(**options))
 
 
+@pytest.mark.parametrize(
+    ("methods", "settings"),
+    [
+        (("sgd", "sgd:epochs=7"), Settings()),
+        (("sgd:batch_size=10", "sam"), Settings()),
+        (("sgd", "sam"), Settings(gradients=1000)),
+    ],
+)
+def test_a_budget_is_set_by_all_methods_together(methods, settings):
+    with pytest.raises(ValueError, match="set the budget; leave out --gradients, and epochs"):
+        runs_of(Comparison(methods=methods, settings=settings, budget="gradients"))
+
+
+def test_without_any_finished_run_it_fails_and_says_why(tmp_path, monkeypatch):
+    def failing(run, *args, **kwargs):
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(pool, "train", failing)
+    comparison = Comparison(methods=("sam",), seeds=1, jobs=1, settings=QUICK, storage=Storage(out=tmp_path))
+    with pytest.raises(RuntimeError, match="no run was finished: sam, seed 0: MemoryError: no more"):
+        compare(comparison)
+
+
+def test_a_script_without_the_usual_guard_is_told_what_it_lacks(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from lookbehind.experiments.compare import Comparison, compare\n"
+        "from lookbehind.training.settings import Settings\n"
+        "compare(Comparison(methods=('sgd', 'sam'), seeds=1, jobs=2, settings=Settings(epochs=1)))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "lacks `if __name__ == '__main__':`" in done.stderr.splitlines()[-1]
+
+
 # --- the command line
 
 QUICK_WORDS = ["--epochs", "2", "--batch-size", "100", "--k", "2", "--validation", "60"]
@@ -272,6 +308,59 @@ def test_train_and_evaluate(tmp_path, capsys):
     assert f"{end['test_accuracy']:.2f}" in capsys.readouterr().out
 
 
+def test_paths_with_brackets_and_unfinished_runs(tmp_path, capsys):
+    out = tmp_path / "a[/x]b"
+    assert (
+        cli.main(["compare", "--methods", "sgd", "--seeds", "1", "--jobs", "1", *QUICK_WORDS, "--out", str(out)]) == 0
+    )
+    assert "a[/x]b/report.html" in capsys.readouterr().out
+    (finished,) = (out / "runs").iterdir()
+    (out / "runs" / "unfinished").mkdir()
+    (out / "runs" / "unfinished" / "run.json").write_text("{}")
+    assert cli.main(["evaluate", str(finished), str(out / "runs" / "unfinished")]) == 0
+    shown = capsys.readouterr()
+    assert "unfinished is not finished" in shown.err
+    assert "sgd" in shown.out
+
+
+@pytest.mark.parametrize("width", [60, 72, 80, 120])
+def test_the_table_fits_the_terminal(compared, width, capsys, monkeypatch):
+    from rich.console import Console
+
+    from lookbehind.experiments.table import terminal_table
+
+    console = Console(width=width)
+    console.print(terminal_table(compared[2], width))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    assert ("seconds" in "".join(lines)) == (width >= 78)
+    assert "gradients" in "".join(lines)
+
+
+def test_an_interrupt_of_a_single_process_saves_where_it_is(tmp_path):
+    """Also in the middle of an epoch, of a hundred steps here."""
+    words = ["train", "--batch-size", "3", "--epochs", "1000", "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lookbehind.cli", *words], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    waited_for(lambda: any(tmp_path.glob("runs/*/records.jsonl")))
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopping: the run saves where it is" in shown
+    (checkpoint, *_) = sorted(tmp_path.glob("runs/*/checkpoint-*.pt"), key=lambda p: -int(p.name.split("-")[1]))
+    assert int(checkpoint.name.split("-")[1]) > 0
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == "lookbehind 0.1.0\n"
+
+
 def test_the_lists_are_complete(capsys):
     assert cli.main(["list", "methods"]) == 0
     shown = capsys.readouterr().out
@@ -293,13 +382,19 @@ def test_the_lists_are_complete(capsys):
         (["evaluate", "/nowhere"], "has no run.json"),
         (["train", "--data", "cifar10", "--no-download", "--data-dir", "/nowhere"], "cifar-10-batches-py"),
         (["compare", "--data", "cifar100", "--no-download", "--data-dir", "/nowhere"], "looked in /nowhere"),
-        (["train", "--train-images", "100000"], "count=100000"),
+        (["train", "--train-images", "100000"], "train_images=100000: there are only 300"),
+        (["train", "--out", "a_file"], "out=a_file: a file; give a directory"),
+        (["evaluate", "damaged"], "run.json or weights.pt is damaged"),
         (["compare", "--alpah", "0.5"], "--alpha"),
         (["fly"], "compare"),
     ],
 )
 def test_wrong_commands_say_what_is_wrong(command, words, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_file").touch()
+    (tmp_path / "damaged").mkdir()
+    for name in ("run.json", "weights.pt"):
+        (tmp_path / "damaged" / name).touch()
     try:
         code = cli.main(command)
     except SystemExit as exit_:

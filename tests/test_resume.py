@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from lookbehind.data import files
+from lookbehind.data.vision import load as load_data
 from lookbehind.training import checkpoint
 from lookbehind.training.methods import METHODS
 from lookbehind.training.run import Run
@@ -91,7 +92,7 @@ def test_killed_at_random_moments_it_ends_the_same_bit_for_bit(method, minutes, 
     assert kills >= 2
     assert_same(only_run(tmp_path / "killed"), only_run(tmp_path / "whole"))
     left = {path.name for path in only_run(tmp_path / "killed").iterdir()}
-    assert left <= {"run.json", "records.jsonl", "weights.pt", ".lock"}
+    assert left <= {"run.json", "data.json", "records.jsonl", "weights.pt", ".lock"}
 
 
 def stopping_after(steps: int):
@@ -165,10 +166,50 @@ def test_without_a_whole_checkpoint_it_starts_again_and_says_so(tmp_path, whole,
     assert_same(directory, whole)
 
 
+def test_an_error_of_the_disk_does_not_cost_a_checkpoint(tmp_path, monkeypatch):
+    directory = interrupted(tmp_path, 3)
+    before = checkpoint.existing(directory)
+
+    def failing(path):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", failing)
+        with pytest.raises(OSError, match="Too many open files"):
+            checkpoint.load_latest(directory)
+    assert checkpoint.existing(directory) == before != []
+
+
+def test_records_that_are_damaged_are_put_aside_and_made_again(tmp_path, whole):
+    directory = interrupted(tmp_path, 3)
+    (directory / "records.jsonl").write_bytes(b"\xff\n5\n")
+    with pytest.warns(UserWarning, match=r"line 1 is not a record.*goes on from its last checkpoint"):
+        train(RUN, Storage(out=tmp_path))
+    assert_same(directory, whole)
+    assert (directory / "records.jsonl.damaged").read_bytes() == b"\xff\n5\n"
+
+
+def test_other_images_are_not_mixed_into_a_run(tmp_path, monkeypatch):
+    from lookbehind.training import train as module
+
+    interrupted(tmp_path, 3)
+    monkeypatch.setattr(module, "load", lambda run, storage: load_data("digits", seed=99))
+    with pytest.raises(
+        ValueError, match="was trained on other images than those of digits in data; give another --out"
+    ):
+        train(RUN, Storage(out=tmp_path))
+
+
+def test_it_stops_at_the_end_of_an_epoch_too(tmp_path):
+    """With one minibatch per epoch there is no other moment."""
+    told = train(Run(batch_size=300, epochs=3), Storage(out=tmp_path), stop=lambda: True)
+    assert [record["epoch"] for record in told] == [1]
+
+
 def test_lines_after_the_last_checkpoint_are_cut_off(tmp_path, whole):
     directory = interrupted(tmp_path, 3)
     with (directory / "records.jsonl").open("a") as file:
-        file.write('{"event": "epoch", "epoch": 99}\n{"event": "en')
+        file.write('{"event": "epoch", "epoch": 99, "step": 99, "test_accuracy": 1.0}\n{"event": "en')
     train(RUN, Storage(out=tmp_path))
     assert_same(directory, whole)
 
@@ -218,9 +259,9 @@ def test_a_checkpoint_is_read_without_executing_anything(tmp_path):
         def __reduce__(self):
             return os.system, (f"touch {tmp_path / 'executed'}",)
 
-    content = pickle.dumps(Hostile())
+    content = pickle.dumps(Hostile(), protocol=2)
     path = tmp_path / f"checkpoint-1-{hashlib.sha256(content).hexdigest()[:16]}.pt"
     path.write_bytes(content)
-    with pytest.raises(Exception, match=r"(?i)weights.only|unsupported|invalid"):
+    with pytest.raises(ValueError, match="is not a checkpoint of a run"):
         checkpoint.load(path)
     assert not (tmp_path / "executed").exists()

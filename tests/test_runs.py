@@ -114,6 +114,15 @@ def test_a_run_of_another_version_is_named():
         run_from({"data": "digits", "colour": "red"})
 
 
+def test_the_same_number_is_the_same_run_however_it_is_written():
+    import numpy as np
+
+    run = Run(method="lookahead-sgd", lr=1.0, alpha=1.0, warmup=1.0, epochs=3)
+    assert Run(method="lookahead-sgd", lr=1, alpha=1, warmup=1, epochs=np.int64(3)).id == run.id
+    assert Run(milestones=(), schedule="multistep").id == Run(schedule="multistep").id
+    assert len(Run(method="+".join(["sgd", *(f"sam@{i}" for i in range(1, 60))])).id) < 100
+
+
 # --- as people write them
 
 
@@ -123,6 +132,7 @@ def test_settings_behind_a_method_are_its_own():
         method="lookbehind-sam", rho=0.1, asam_rho=1.0, k=2, alpha="adaptive", seed=1
     )
     assert with_overrides(settings, "asam:rho=0.7", 0).radius("asam") == 0.7
+    assert with_overrides(settings, "sgd+asam@3:rho=0.7", 0).radius("asam") == 0.7
     assert with_overrides(settings, "sam:rho=0.7,batch-size=32,nesterov=true", 0) == Run(
         method="sam", rho=0.7, asam_rho=1.0, batch_size=32, nesterov=True
     )
@@ -135,8 +145,15 @@ def test_settings_behind_a_method_are_its_own():
     [
         ("samm", "did you mean sam"),
         ("lookbehind-sam:k", "write settings as NAME=VALUE"),
-        ("lookbehind-sam:kk=2", "write settings as NAME=VALUE"),
-        ("lookbehind-sam:k=two", "k='two': give a number"),
+        ("lookbehind-sam:kk=2", "kk is not a setting of a method; did you mean k?"),
+        ("sam:data=cifar10", "data is not a setting of a method; it must be the same for all methods"),
+        ("sam:seed=3", "seed is not a setting of a method"),
+        ("sgd:rho=0.3", "sgd does not read rho; leave it out"),
+        ("sam:k=3", "sam does not read k"),
+        ("sam:milestones=a/b,schedule=multistep", "milestones='a/b': give whole numbers"),
+        ("sam@3", "the first method begins at once"),
+        ("lookbehind-sam:k=two", "k='two': give a whole number"),
+        ("lookbehind-sam:rho=two", "rho='two': give a number"),
         ("lookbehind-sam:k=0", "k=0: give an integer >= 1"),
         ("lookbehind-sam:alpha=1.5", "alpha=1.5: give a number from 0 to 1"),
         ("lookbehind-sam:alpha=adaptiv", "alpha='adaptiv'"),
@@ -168,6 +185,11 @@ def test_wrong_methods_are_named_with_a_remedy(text, words):
         ({"device": "cuda"}, "torch sees no GPU here"),
         ({"threads": 0}, "threads=0"),
         ({"seed": -1}, "seed=-1"),
+        ({"seed": 2**63}, "below 2.63"),
+        ({"device": "meta"}, "device='meta': give auto"),
+        ({"model": "wrn-11-1"}, "a depth of 6n . 4"),
+        ({"model": "wrn-16-0"}, "model='wrn-16-0'"),
+        ({"nesterov": True, "momentum": 0.0}, "needs a momentum"),
         ({"augmentation": "cutmix"}, "augmentation='cutmix': choose one of"),
         ({"schedule": "linear"}, "schedule='linear': choose one of"),
     ],

@@ -164,7 +164,13 @@ def test_a_control_has_the_learning_rate_and_the_radius_of_the_whole_climb():
 
 @pytest.mark.parametrize(
     ("method", "gradients", "steps"),
-    [("sgd", 100, 100), ("sam", 101, 50), ("lookbehind-sam", 100, 16), ("sam+lookbehind-sam@2", 100, 14 + 12)],
+    [
+        ("sgd", 100, 100),
+        ("sam", 101, 50),
+        ("lookbehind-sam", 100, 16),
+        ("sam+lookbehind-sam@2", 100, 14 + 12),
+        ("lookbehind-sam+sgd@10", 100, 16),  # what is left would pay for SGD, but its epoch is not reached
+    ],
 )
 def test_a_gradient_budget_is_spent_and_not_exceeded(method, gradients, steps):
     here = course(Run(method=method, gradients=gradients, k=5))
@@ -269,6 +275,54 @@ def test_a_run_that_diverges_says_so_and_ends(method, tmp_path):
     assert train(run, Storage(out=tmp_path)) == told  # not tried again
 
 
+def test_weights_that_break_in_the_very_last_step_are_no_result(tmp_path):
+    """The loss before the step is finite; accuracy of logits that are not numbers would be that of guessing."""
+    first, end = train(Run(lr=1e30, epochs=1, batch_size=300), Storage(out=tmp_path))
+    assert first["loss"] is not None
+    assert (first["test_accuracy"], end["diverged"]) == (None, True)
+    assert [end[k] for k in ("test_accuracy", "best_test_accuracy", "train_loss", "recalibrated_test_accuracy")] == [
+        None
+    ] * 4
+
+
+def test_the_gradients_of_a_failed_step_count(tmp_path, monkeypatch):
+    """The first base step breaks the weights; the next evaluation, the first of the second step, finds out."""
+    end = train(Run(method="sam", lr=1e38, epochs=1, batch_size=100, schedule="constant"), Storage(out=tmp_path))[-1]
+    assert (end["steps"], end["gradient_evaluations"], end["diverged"]) == (2, 3, True)
+
+
+def test_a_mean_alpha_counts_every_step_alike(tmp_path):
+    run = Run(method="lookbehind-sam", alpha="adaptive", k=2, gradients=15, batch_size=100)  # 3 + 2 steps
+    first, second, end = train(run, Storage(out=tmp_path))
+    assert end["alpha"] == pytest.approx((3 * first["alpha"] + 2 * second["alpha"]) / 5)
+
+
+def test_statistics_are_estimated_in_random_order(digits):
+    """Sorted by class, a minibatch would have the variance within one class only."""
+    training = Training(Run(epochs=1, batch_size=100), digits)
+    labels = torch.cat([y for _, y in training.parts.train.plain(shuffled=True)])
+    stored = torch.cat([y for _, y in training.parts.train.plain()])
+    assert not torch.equal(labels, stored)
+    assert torch.equal(labels.sort().values, stored.sort().values)
+    assert torch.equal(labels, torch.cat([y for _, y in training.parts.train.plain(shuffled=True)]))
+
+
+def test_a_second_lookahead_begins_a_period_of_its_own(digits):
+    training = Training(Run(method="lookahead-sgd+lookahead-sam@1", k=4, epochs=2, batch_size=100), digits)
+    seen = []
+    for _ in range(2):
+        training.train_epoch(lambda: seen.append(training.optimizer.phase) or True)
+        seen.append(training.optimizer.phase)
+    assert seen == [1, 2, 3, 1, 2, 3]
+
+
+def test_too_many_images_are_named(tmp_path):
+    with pytest.raises(ValueError, match="train_images=400: there are only 300 training images"):
+        train(Run(train_images=400), Storage(out=tmp_path))
+    with pytest.raises(ValueError, match="validation=200: none of 200 would be left"):
+        train(Run(train_images=200, validation=200), Storage(out=tmp_path))
+
+
 def test_bf16_learns_about_as_well(tmp_path):
     full, half = (train(Run(precision=p, epochs=4), Storage(out=tmp_path))[-2]["loss"] for p in ("fp32", "bf16"))
     assert 1.0 < full < 2.1  # from 2.3
@@ -306,11 +360,13 @@ def test_tensorboard_has_the_same_numbers(tmp_path):
 
 def test_a_line_that_was_cut_off_is_left_out_and_damage_is_named(tmp_path):
     path = tmp_path / "records.jsonl"
-    path.write_text('{"event": "epoch", "epoch": 1}\n{"event": "ep')
-    assert records.read(path) == [{"event": "epoch", "epoch": 1}]
-    path.write_text('{"event": "epo\n{"event": "epoch"}\n')
-    with pytest.raises(ValueError, match=r"records.jsonl, line 1 is not a record"):
-        records.read(path)
+    first = {"event": "epoch", "epoch": 1, "step": 3, "test_accuracy": None}
+    path.write_text(f'{json.dumps(first)}\n{{"event": "ep')
+    assert records.read(path) == [first]
+    for damage in (b'{"event": "epo', b"5", b"{}", b"\xff\xfe", b'{"event": "end"}', b"[1]"):
+        path.write_bytes(json.dumps(first).encode() + b"\n" + damage + b"\n")
+        with pytest.raises(ValueError, match=r"records.jsonl, line 2 is not a record"):
+            records.read(path)
 
 
 def test_what_is_not_finite_becomes_null(tmp_path):

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,13 +16,15 @@ try:
     import tyro
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import track
     from rich.table import Table
 
     from lookbehind.data.vision import SETS
     from lookbehind.experiments.compare import Comparison, compare, runs_of
     from lookbehind.experiments.display import Display
     from lookbehind.experiments.pool import Ended, Told, run_all
-    from lookbehind.experiments.table import answer, terminal_table
+    from lookbehind.experiments.table import CAPTION, accuracy, answer, loss, terminal_table
     from lookbehind.models import MODELS
     from lookbehind.training.evaluate import evaluate
     from lookbehind.training.methods import METHODS
@@ -68,14 +71,15 @@ class Compare:
             with Display(console, todo) as display:
                 rows = compare(comparison, tell, command)
         except KeyboardInterrupt:
-            console.print(f"\nstopped; the same command goes on from here. So far: {out / 'results.json'}")
+            some = any(finished_records(run, comparison.storage) for _, run in named)
+            so_far = f"what is finished so far: {out / 'report.html'}" if some else "no run has finished yet"
+            say(console, f"\nstopped; the same command goes on from here; {so_far}")
             return INTERRUPTED
-        if rows:
-            console.print(terminal_table(rows))
-            console.print(" ".join(answer(rows)), "\n", highlight=False)
-            console.print(f"report   {out / 'report.html'}\nresults  {out / 'results.json'}", highlight=False)
+        console.print(terminal_table(rows, console.width))
+        say(console, f"{CAPTION}\n\n{' '.join(answer(rows))}\n")
+        say(console, f"report   {out / 'report.html'}\nresults  {out / 'results.json'}, {out / 'results.md'}")
         if failed:
-            console.print(f"[red]{len(failed)} of {len(named)} runs failed[/]; see above")
+            say(console, f"{len(failed)} of {len(named)} runs failed; see above")
         return 1 if failed else 0
 
 
@@ -106,10 +110,12 @@ class Train:
             with Display(console, [(self.run.method, self.run)]) as display:
                 run_all([self.run], self.storage, 1, tell)
         except KeyboardInterrupt:
-            console.print("\nstopped; the same command goes on from the last checkpoint")
+            say(console, "\nstopped; the same command goes on from here")
             return INTERRUPTED
-        console.print(f"records, weights  {self.storage.directory(self.run)}", highlight=False)
-        return 1 if ended[0].error else 0
+        if ended[0].error:
+            return 1
+        say(console, f"records, weights  {self.storage.directory(self.run)}")
+        return 0
 
 
 @dataclass(frozen=True)
@@ -132,16 +138,23 @@ class Evaluate:
         """Measure and print."""
         if not self.runs:
             raise ValueError("give the directories of finished runs, such as out/compare/runs/*")
-        found = [evaluate(path, Storage(data_dir=self.data_dir)) for path in self.runs]
+        found = []
+        for path in track(self.runs, "measuring", transient=True, disable=self.json or not console.is_terminal):
+            if (path / "run.json").exists() and not (path / "weights.pt").exists():
+                say(Console(stderr=True), f"note: {path} is not finished, so it is left out")
+            else:
+                found.append(evaluate(path, Storage(data_dir=self.data_dir)))
         if self.json:
-            print(json_text(found))
+            print(json.dumps(found, indent=2, allow_nan=False))
             return 0
-        table = Table("run", box=box.SIMPLE_HEAD)
-        for name in ("train loss", "train %", "test loss", "test %", "BatchNorm\nre-estimated %"):
-            table.add_column(name, justify="right")
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column("method", overflow="fold")
+        for name in ("seed", "train\nloss", "train\n%", "test\nloss", "test\n%", "BatchNorm\nre-estimated %"):
+            table.add_column(name, justify="right", no_wrap=True)
         keys = ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "recalibrated_test_accuracy")
         for one in found:
-            table.add_row(one["run"], *(f"{one[key]:.3f}" if "loss" in key else f"{one[key]:.2f}" for key in keys))
+            values = (loss(one[key]) if "loss" in key else accuracy(one[key]) for key in keys)
+            table.add_row(escape(one["method"]), str(one["seed"]), *values)
         console.print(table)
         return 0
 
@@ -173,16 +186,15 @@ class List:
         }
         for name, rows in shown.items():
             if self.what in ("all", name):
-                table = Table(*heads[name], box=box.SIMPLE_HEAD)
+                table = Table(box=box.SIMPLE_HEAD)
+                for head in heads[name]:
+                    table.add_column(head, overflow="fold")
                 for row in rows:
                     table.add_row(*row)
                 console.print(table)
         if self.what in ("all", "methods"):
-            console.print(
-                "A method's own settings follow a colon: lookbehind-sam:k=2,alpha=adaptive\n"
-                "A method may change on the way: sam+lookbehind-sam@20 changes after epoch 20",
-                highlight=False,
-            )
+            say(console, "A method's own settings follow a colon: lookbehind-sam:k=2,alpha=adaptive")
+            say(console, "A method may change on the way: sam+lookbehind-sam@20 changes after epoch 20")
         return 0
 
 
@@ -191,9 +203,9 @@ def _cost(name: str) -> str:
     return str(one) if one == two else "k + 1"
 
 
-def json_text(value: Any) -> str:
-    """JSON for people and programs."""
-    return json.dumps(value, indent=2)
+def say(console: Console, text: str) -> None:
+    """Print plain text: a path may have brackets, which are no markup."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 Command = Compare | Train | Evaluate | List
@@ -203,6 +215,9 @@ COMMANDS: dict[str, type[Command]] = {"compare": Compare, "train": Train, "evalu
 def parsed(arguments: Sequence[str]) -> Command:
     """The command in a command line; prints help or what is wrong, and exits, if that is what it asks for."""
     config = (tyro.conf.OmitArgPrefixes,)
+    if list(arguments) == ["--version"]:
+        print(f"lookbehind {version('lookbehind')}")
+        sys.exit(0)
     if not arguments:
         arguments = ["--help"]
     if arguments[0] in COMMANDS:  # one parser per command: its errors are about that command only
@@ -221,11 +236,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     console = Console()
     errors = Console(stderr=True)
-    warnings.showwarning = lambda message, *_, **__: errors.print(f"[yellow]note:[/] {message}")
+    warnings.showwarning = lambda message, *_, **__: say(errors, f"note: {message}")
     try:
         return parsed(arguments)(console, shlex.join(["lookbehind", *arguments]))
     except (ValueError, TypeError, OSError, RuntimeError, ImportError) as error:
-        errors.print(f"[red]error:[/] {error}", highlight=False)
+        say(errors, f"error: {error}")
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED

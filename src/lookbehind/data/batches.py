@@ -76,9 +76,12 @@ class Batches:
                     waiting.append(pool.submit(batch, number + 2))
                 yield ready
 
-    def plain(self) -> Iterator[Batch]:
-        """All images once, in their own order, without augmentation."""
-        for index in torch.arange(len(self.images)).split(EVALUATION_BATCH):
+    def plain(self, *, shuffled: bool = False) -> Iterator[Batch]:
+        """All images once, without augmentation, in their own order or in a random one that is always the same."""
+        generator = generator_for("shuffled")
+        count = len(self.images)
+        order = torch.randperm(count, generator=generator) if shuffled else torch.arange(count)
+        for index in order.split(EVALUATION_BATCH):
             yield self._ready(self.images.batch(index), index)
 
     def _ready(self, pixels: Tensor, index: Tensor) -> Batch:

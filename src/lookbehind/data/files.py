@@ -131,5 +131,5 @@ def ensure(directory: Path, wanted: Sequence[str], remotes: Sequence[Remote], *,
     if missing:
         raise FileNotFoundError(
             f"looked in {directory} for {', '.join(missing[:3])}{' ...' if len(missing) > 3 else ''}, and {problem}. "
-            f"Put the official files there; their address: {addresses}"
+            f"Put the official files there, or name their directory (--data-dir); their address: {addresses}"
         )

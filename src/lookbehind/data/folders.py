@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import Self
 
 from lookbehind.data.augment import centre, check_augmentation, coins, crop_boxes
-from lookbehind.data.readers import Bytes, image_size, in_threads, read_image, watched
+from lookbehind.data.readers import Bytes, digest_of, image_size, in_threads, read_image, watched
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp")
 CHUNK = 4096  # headers between two looks at the budget
@@ -136,6 +136,11 @@ class ImageFolder:
     def paths(self) -> list[str | Path]:
         """The files, in the order of the labels."""
         return [self._files.paths[number] for number in self._numbers.tolist()]
+
+    def digest(self) -> str:
+        """By all labels, and the names of the files and of their classes."""
+        names = "\n".join("/".join(Path(path).parts[-2:]) for path in self.paths)
+        return digest_of(self.labels.numpy().tobytes(), names.encode(errors="surrogateescape"))
 
     def to(self, device: torch.device | str) -> Self:
         """These images as they are: the batches are what the caller moves to a device."""

@@ -31,6 +31,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+def digest_of(*parts: bytes) -> str:
+    """One short digest of several."""
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
+
+
 def read_cifar(files: Sequence[Path], label: str, classes: int) -> tuple[Tensor, Tensor]:
     """The pixels (N, 3, 32, 32) and the labels named ``label`` of CIFAR's files, one after the other."""
     pixels, labels = [], []

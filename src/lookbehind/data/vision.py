@@ -15,7 +15,7 @@ from typing_extensions import Self
 from lookbehind.data.augment import augmented, picked
 from lookbehind.data.files import Remote, ensure, md5_of
 from lookbehind.data.folders import train_and_test
-from lookbehind.data.readers import decoded, read_cifar, read_idx
+from lookbehind.data.readers import decoded, digest_of, read_cifar, read_idx
 
 
 class ImageSource(Protocol):
@@ -36,6 +36,9 @@ class ImageSource(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: Tensor | slice) -> Self: ...
+
+    def digest(self) -> str:
+        """Tells these images from others, quickly: by all labels and some of the pixels, or by the files' names."""
 
     def to(self, device: torch.device | str) -> Self:
         """The images on a device, if they can be there; else as they are, and the caller moves the batches."""
@@ -78,6 +81,11 @@ class Images:
     def prefetch(self) -> bool:
         """No: a batch is made faster than it is used."""
         return False
+
+    def digest(self) -> str:
+        """By all labels and up to a hundred images."""
+        some = self.pixels[:: max(1, len(self) // 100)].contiguous()
+        return digest_of(self.labels.cpu().numpy().tobytes(), some.cpu().numpy().tobytes())
 
     def to(self, device: torch.device | str) -> Images:
         """All pixels and labels on a device, the pixels channels-last: batches are made fastest from those."""
@@ -171,9 +179,11 @@ def _tiny_imagenet(directory: Path, seed: int) -> VisionData:
     # the official order of classes is that of the sorted folders
     wnids = sorted((folder / "wnids.txt").read_text().split())
     number = {wnid: i for i, wnid in enumerate(wnids)}
-    train = [(path, number[wnid]) for wnid in wnids for path in sorted((folder / "train" / wnid / "images").iterdir())]
+    train = [(path, number[wnid]) for wnid in wnids for path in sorted((folder / "train" / wnid).glob("images/*.JPEG"))]
     notes = [line.split("\t") for line in (folder / "val" / "val_annotations.txt").read_text().splitlines()]
     test = [(folder / "val" / "images" / note[0], number[note[1]]) for note in notes]
+    if not train or not test:
+        raise FileNotFoundError(f"looked in {folder} for train/*/images/*.JPEG and val/images, and found no images")
     paths, labels = zip(*train, *test, strict=True)
     images = Images(decoded(paths, folder / "decoded.npy"), torch.tensor(labels))
     return VisionData(images[: len(train)], images[len(train) :], len(wnids), *IMAGENET_NORMS)
@@ -284,7 +294,11 @@ def load(name: str, directory: str | Path = "data", *, seed: int = 0, allow_down
         ensure(place, wanted, known.remotes, packed=known.packed, allow=allow_download)
         foreign = [f for f, md5 in known.files.items() if md5 is not None and md5_of(directory / f) != md5]
         if foreign:
-            warnings.warn(f"not the official files, by their MD5, in {directory}: {', '.join(foreign)}", stacklevel=2)
+            warnings.warn(
+                f"not the official files, by their MD5, in {directory}: {', '.join(foreign)}; "
+                "results may not compare with published ones",
+                stacklevel=2,
+            )
     return known.read(directory, seed)
 
 

@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -25,7 +26,7 @@ from lookbehind.training.loop import Parts
 from lookbehind.training.records import Record
 from lookbehind.training.run import Run, with_overrides
 from lookbehind.training.settings import Settings
-from lookbehind.training.train import Storage, finished_records, load
+from lookbehind.training.train import Storage, check_data, finished_records, load
 
 USUAL_METHODS = ("sgd", "sam", "asam", "lookbehind-sam", "lookbehind-asam")
 ROUNDED_BY_AT_MOST = 0.1  # of a gradient budget, to make it a whole number of steps for every method
@@ -38,12 +39,12 @@ class Comparison:
     methods: tuple[str, ...] = USUAL_METHODS
     """By name, with settings of their own behind a colon: sgd sam:rho=0.1 lookbehind-sam:k=2,alpha=adaptive."""
     seeds: int = 3
-    """How many."""
+    """How many seeds: each draws its own images, first weights and order, the same for all methods."""
     first_seed: int = 0
     """They are numbered from this one on."""
     budget: Literal["epochs", "gradients"] = "epochs"
-    """epochs: every method sees the images as often. gradients: every method may compute as many gradients as SGD does
-    in this number of epochs."""
+    """epochs: every method sees the images as often. gradients: every method computes the same number of gradients,
+    that of SGD in the given number of epochs."""
     jobs: int | None = None
     """Runs at a time; as many as there are cores for if not given."""
     settings: Settings = field(default_factory=Settings)
@@ -75,22 +76,27 @@ def runs_of(comparison: Comparison) -> Runs:
     """The runs of every method, one per seed."""
     seeds = range(comparison.first_seed, comparison.first_seed + comparison.seeds)
     runs = {m: [with_overrides(comparison.settings, m, seed) for seed in seeds] for m in comparison.methods}
+    if comparison.budget == "gradients":
+        budget = _gradient_budget(comparison, [first for first, *_ in runs.values()])
+        runs = {method: [replace(run, gradients=budget) for run in some] for method, some in runs.items()}
     ids: dict[str, str] = {}
     for method, (first, *_) in runs.items():
         if first.id in ids:
             raise ValueError(f"methods: {method} is the same run as {ids[first.id]}; leave one of them out")
         ids[first.id] = method
-    if comparison.budget == "gradients":
-        budget = _gradient_budget([first for first, *_ in runs.values()], comparison.storage)
-        runs = {method: [replace(run, gradients=budget) for run in some] for method, some in runs.items()}
     return runs
 
 
-def _gradient_budget(runs: Sequence[Run], storage: Storage) -> int:
+def _gradient_budget(comparison: Comparison, runs: Sequence[Run]) -> int:
     """As many gradients as the epochs have minibatches, made divisible by the cost of every method's step if it can."""
-    first = runs[0].filled
-    steps = len(Parts(first, load(first, storage)).train)
-    budget = int(first.epochs or 0) * steps
+    common = with_overrides(comparison.settings, "sgd", comparison.first_seed).filled
+    for name in ("epochs", "gradients", "batch_size"):
+        if common.gradients is not None or any(getattr(run.filled, name) != getattr(common, name) for run in runs):
+            raise ValueError(
+                "budget='gradients': the epochs and the batch size of all methods together set the budget; leave out "
+                "--gradients, and epochs, gradients and batch_size of single methods"
+            )
+    budget = int(common.epochs or 0) * len(Parts(common, load(common, comparison.storage)).train)
     whole = math.lcm(*(method.gradients(run.k) for run in runs for method in run.methods))
     rounded = budget - budget % whole
     return rounded if budget - rounded <= ROUNDED_BY_AT_MOST * budget else budget
@@ -103,6 +109,8 @@ def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: 
         comparison: what to compare.
         tell: called with the progress of the runs.
         command: the command line, for the report.
+
+    Runs train in processes of their own, unless ``jobs=1``: a script that calls this needs ``if __name__ == "__main__":``.
 
     Example:
         >>> rows = compare(Comparison(methods=("sgd", "lookbehind-sam"), settings=Settings(data="digits")))
@@ -129,12 +137,20 @@ def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: 
 
     # seed by seed: stopped early, there is something to compare
     order = [run for nth in zip(*runs.values(), strict=True) for run in nth]
+    todo = [run for run in order if finished_records(run, storage) is None]
+    for run in order:
+        if run not in todo:
+            with suppress(FileNotFoundError):  # the numbers are there, even if the data is no longer
+                check_data(run, storage)
     try:
-        run_all([run for run in order if finished_records(run, storage) is None], storage, comparison.workers, listen)
+        run_all(todo, storage, comparison.workers, listen)
     except KeyboardInterrupt:
         write()
         raise
-    return write()
+    rows = write()
+    if not rows:
+        raise RuntimeError(f"no run was finished: {next(iter(errors), 'none was begun')}")
+    return rows
 
 
 def _earlier(out: Path) -> tuple[str, float]:
@@ -162,6 +178,12 @@ def _write(
     if missing:
         notices = [*notices, f"{missing} of {total} runs are not finished: start again with the same command to go on"]
     rows = [row(method, some) for method, some in done.items() if some]
+    baseline = next(iter(runs))
+    if rows and not done[baseline]:
+        notices = [*notices, f"{baseline} has no finished run: differences are to {rows[0]['method']} in its place"]
+    costs = {r["gradient_evaluations"] for r in rows if not r["diverged"]}
+    if comparison.budget == "gradients" and len(costs) > 1:
+        notices = [*notices, f"the methods spend {min(costs):,} to {max(costs):,} gradients: whole steps of each"]
     curves = {method: [curve(run, records) for run, records in some] for method, some in done.items() if some}
     first = next(iter(runs.values()))[0]
     about = About(
@@ -182,7 +204,7 @@ def _write(
         write_report(out / "report.html", about, rows, curves)
     for name, content in files.items():
         with written_whole(out / name) as file:
-            file.write(content.encode())
+            file.write(content.encode(errors="backslashreplace"))  # a path may not be Unicode
     return rows
 
 

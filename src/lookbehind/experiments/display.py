@@ -26,7 +26,7 @@ class Display:
         self._names = {run.id: f"{label}, seed {run.seed}" for label, run in runs}
         self._tasks: dict[str, TaskID] = {}
         # work still to do is estimated in gradients: runs differ in their cost by much
-        self._costs = {run.id: max(m.gradients(run.k) for m in run.methods) for _, run in runs}
+        self._costs = {run.id: _cost(run) for _, run in runs}
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -88,3 +88,14 @@ class Display:
             words = f"{result}, {end['gradient_evaluations']:,} gradients, {end['seconds']:.1f} s"
         self._advance(told.run.id, 1.0)
         self._bars.console.print(f"{escape(self._names[told.run.id])}: {words}", highlight=False)
+
+
+def _cost(run: Run) -> float:
+    """Gradients of a whole run, in some unit: a budget, or epochs times the cost of a step."""
+    if run.gradients is not None:
+        return run.gradients
+    epochs = int(run.filled.epochs or 0)
+    ends = [*(min(phase.start, epochs) for phase in run.phases[1:]), epochs]
+    return sum(
+        (end - min(p.start, epochs)) * p.method.gradients(run.k) for p, end in zip(run.phases, ends, strict=True)
+    )

@@ -164,6 +164,7 @@ def cost_figure(rows: Sequence[Row], seen: Looks) -> Figure:
 @_drawn
 def seeds_figure(rows: Sequence[Row], seen: Looks) -> Figure:
     """A line of dots per method, one per seed, with the mean; seeds are joined where they are few."""
+    baseline = finite_mean(rows[0])
     rows = [row for row in rows if finite_mean(row)]
     names = [folded(row["method"], FOLD) for row in rows]
     tall = [max(2.2, len(lines) + 0.8) * LINE for lines in names]
@@ -174,7 +175,8 @@ def seeds_figure(rows: Sequence[Row], seen: Looks) -> Figure:
         for seed in sorted({seed for row in rows for seed in row["seeds"]})[:6]:
             path = [dict(zip(row["seeds"], row["accuracy"]["values"], strict=True)).get(seed) for row in rows]
             axes.plot([float("nan") if v is None else v for v in path], centres, color=RULE, linewidth=0.8, zorder=1)
-    axes.axvline(*finite_mean(rows[0]), color=INK, linewidth=0.6, alpha=0.5, zorder=1)
+    for mean in baseline:  # one, or none if all its runs diverged
+        axes.axvline(mean, color=INK, linewidth=0.6, alpha=0.5, zorder=1)
     for row, y, lines in zip(rows, centres, names, strict=True):
         look, values = seen[row["method"]], [max(v, low) for v in finite(row["accuracy"]["values"])]
         ink: dict[str, Any] = {"color": look.color, "clip_on": False}

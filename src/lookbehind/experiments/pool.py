@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from queue import Empty
-from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
@@ -21,6 +22,11 @@ from lookbehind.training.run import Run
 from lookbehind.training.train import Progress, Storage, train
 
 INTERVAL = 0.1  # seconds between two reports of a run: more would only be drawn over
+ATTEMPTS = 2  # of a run whose worker process was killed
+KILLED = (
+    "its worker process ended without a word: killed, perhaps for want of memory; or the script that called lacks "
+    "`if __name__ == '__main__':`. Start again to go on"
+)
 
 
 @dataclass(frozen=True)
@@ -45,43 +51,71 @@ class Ended:
 
 
 Told = Progress | Notice | Ended
+Tell = Callable[[Told], None]
 
 
-def run_all(runs: Sequence[Run], storage: Storage, jobs: int, tell: Callable[[Told], None]) -> None:
+def run_all(runs: Sequence[Run], storage: Storage, jobs: int, tell: Tell) -> None:
     """Train all runs, ``jobs`` at a time; ``tell`` is called in this process with all that they report.
 
     On an interrupt (Ctrl-C) every run saves a checkpoint and stops, and the interrupt goes on. A run that fails does
     not stop the others.
     """
     if jobs == 1:
-        for run in runs:
-            tell(_train(run, storage, _every(INTERVAL, tell), tell, lambda: False))
+        with _interrupts_as_requests(tell) as asked:
+            for run in runs:
+                tell(_train(run, storage, _every(INTERVAL, tell), tell, asked.is_set))
+                if asked.is_set():
+                    raise KeyboardInterrupt
         return
+    todo, attempts = list(runs), Counter[str]()
+    while todo:
+        begun = _run_in_pool(todo, storage, jobs, tell)
+        attempts.update(begun)
+        for run in [run for run in todo if attempts[run.id] >= ATTEMPTS]:
+            tell(Ended(run, [], KILLED))
+            todo.remove(run)
+
+
+def _run_in_pool(todo: list[Run], storage: Storage, jobs: int, tell: Tell) -> set[str]:
+    """Train until all is done, or a worker process dies: then the ids of the runs that may have caused it."""
     context = get_context("spawn")  # torch's threads do not survive a fork
     queue, stop = context.Queue(), context.Event()
-    pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(queue, stop))
+    begun: set[str] = set()
+
+    def listen(told: Told) -> None:
+        if isinstance(told, Progress):
+            begun.add(told.id)
+        tell(told)
+
+    pool = ProcessPoolExecutor(min(jobs, len(todo)), context, initializer=_begin, initargs=(queue, stop))
     with pool:
-        waiting: dict[Future[Ended], Run] = {pool.submit(_work, run, storage): run for run in runs}
+        with _ignoring_interrupts():  # the workers inherit it: else Ctrl-C would end them while they start
+            waiting: dict[Future[Ended], Run] = {pool.submit(_work, run, storage): run for run in todo}
         try:
             while waiting:
-                _pass_on(queue, tell)
+                _pass_on(queue, listen)
                 for future in [f for f in waiting if f.done()]:
-                    tell(_result(future, waiting.pop(future)))
-            _pass_on(queue, tell)
+                    run = waiting.pop(future)
+                    ended = future.result()  # BrokenProcessPool if a worker was killed
+                    todo.remove(run)
+                    begun.discard(run.id)
+                    tell(ended)
+            _pass_on(queue, listen)
+        except BrokenProcessPool:
+            return begun or {run.id for run in todo}  # none began: they all fail in the same way
+        except KeyboardInterrupt:
+            stop.set()
+            tell(Notice("stopping: every run saves where it is"))
+            pool.shutdown(cancel_futures=True)
+            raise
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
+    return set()
 
 
-def _result(future: Future[Ended], run: Run) -> Ended:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        return Ended(run, [], "a worker process was killed, perhaps for want of memory; start again to go on")
-
-
-def _pass_on(queue: Any, tell: Callable[[Told], None]) -> None:
+def _pass_on(queue: Any, tell: Tell) -> None:
     """Hand on what has arrived; waits a moment for the first."""
     try:
         tell(queue.get(timeout=INTERVAL))
@@ -91,7 +125,7 @@ def _pass_on(queue: Any, tell: Callable[[Told], None]) -> None:
         return
 
 
-def _every(seconds: float, tell: Callable[[Told], None]) -> Callable[[Progress], None]:
+def _every(seconds: float, tell: Tell) -> Callable[[Progress], None]:
     """Tell at most so often; an epoch's record always."""
     last = 0.0
 
@@ -105,11 +139,7 @@ def _every(seconds: float, tell: Callable[[Told], None]) -> Callable[[Progress],
 
 
 def _train(
-    run: Run,
-    storage: Storage,
-    watch: Callable[[Progress], None],
-    tell: Callable[[Told], None],
-    stop: Callable[[], bool],
+    run: Run, storage: Storage, watch: Callable[[Progress], None], tell: Tell, stop: Callable[[], bool]
 ) -> Ended:
     try:
         with _warnings_told(tell):
@@ -119,24 +149,58 @@ def _train(
 
 
 @contextmanager
-def _warnings_told(tell: Callable[[Told], None]) -> Iterator[None]:
+def _warnings_told(tell: Tell) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         warnings.showwarning = lambda message, *_, **__: tell(Notice(str(message)))
         yield
 
 
+# --- Ctrl-C
+
+
+@contextmanager
+def _handling_interrupts(handler: Any) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # only there Python lets one be set
+        yield
+        return
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _ignoring_interrupts() -> Any:
+    return _handling_interrupts(signal.SIG_IGN)
+
+
+@contextmanager
+def _interrupts_as_requests(tell: Tell) -> Iterator[threading.Event]:
+    """The first Ctrl-C asks to stop after the step that is under way, the second does not wait for it."""
+    asked = threading.Event()
+
+    def handler(*_: object) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        tell(Notice("stopping: the run saves where it is"))
+
+    with _handling_interrupts(handler):
+        yield asked
+
+
 # --- in a worker process
 
 _queue: Any = None
-_stop: Event | None = None
+_stop: Any = None
 
 
 def _begin(queue: Any, stop: Any) -> None:
     global _queue, _stop
     _queue, _stop = queue, stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent asks us to stop
-    Thread(target=_end_with_the_parent, daemon=True).start()
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
 
 
 def _end_with_the_parent() -> None:
@@ -148,4 +212,6 @@ def _end_with_the_parent() -> None:
 
 
 def _work(run: Run, storage: Storage) -> Ended:
-    return _train(run, storage, _every(INTERVAL, _queue.put), _queue.put, lambda: _stop is not None and _stop.is_set())
+    if _stop.is_set():
+        return Ended(run, [])
+    return _train(run, storage, _every(INTERVAL, _queue.put), _queue.put, _stop.is_set)

@@ -74,7 +74,7 @@ def write_report(path: Path, about: About, rows: Sequence[Row], curves: Mapping[
     text = render(about, rows, curves)
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_whole(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))  # a path may not be Unicode
 
 
 def render(about: About, rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]]) -> str:
@@ -207,8 +207,9 @@ def _accuracies(rows: Sequence[Row], seen: figures.Looks) -> Iterator[Named]:
     caption = f"{', '.join(values)} gradients.{bars} Methods of equal cost stand side by side.{lost}"
     yield "Cost against accuracy", caption, figures.cost_figure(rows, seen)
     numbers = [value for row in rows for value in finite(row["accuracy"]["values"])]
+    line = ", a grey line at the mean of the baseline" if rows[0]["accuracy"]["mean"] is not None else ""
     caption = (
-        f"A point per seed, a bar at the mean, a grey line at the mean of the baseline. All runs lie from "
+        f"A point per seed, a bar at the mean{line}. All runs lie from "
         f"{accuracy(min(numbers))} to {accuracy(max(numbers))} %.{lost}"
     )
     yield "Accuracy of every seed", caption, figures.seeds_figure(rows, seen)

@@ -18,7 +18,8 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 NO_DIFFERENCE = "no difference that these seeds can show"
 CAPTION = (
     "Accuracy: test set, last epoch, mean ± standard deviation over seeds. Difference: to the first row, "
-    "paired by seed, ± half of the 95 % t interval; * where the interval leaves out zero."
+    "paired by seed, ± half of the 95 % t interval (none where the seeds give none); * where the interval does not "
+    "contain zero. Seconds: in training steps."
 )
 
 
@@ -121,9 +122,9 @@ def joined(names: Sequence[str], most: int = 5) -> str:
 
 
 def folded(label: str, width: int) -> list[str]:
-    """The label in lines of at most ``width`` characters, broken after a colon or comma where there is one."""
+    """The label in lines of at most ``width`` characters, broken after a colon, comma or plus where there is one."""
     lines = [""]
-    for part in re.findall(r"[^:,]*[:,]?", "".join(c if c.isprintable() else "�" for c in label)):
+    for part in re.findall(r"[^:,+]*[:,+]?", "".join(c if c.isprintable() else "�" for c in label)):
         rest = part
         if len(lines[-1]) + len(rest) > width and lines[-1]:
             lines.append("")
@@ -142,26 +143,28 @@ def diverged(row: Row) -> str:
     return "all runs diverged" if row["diverged"] >= runs else f"{row['diverged']} of {runs} runs diverged"
 
 
-def terminal_table(rows: Sequence[Row]) -> Table:
-    """A table for a terminal of 80 columns; ``rows[0]`` is the baseline."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, caption=CAPTION, caption_justify="left")
+def terminal_table(rows: Sequence[Row], width: int = 80) -> Table:
+    """A table for a terminal; ``rows[0]`` is the baseline. A narrow one goes without seconds, then without the loss."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("method", overflow="fold", min_width=14)
-    for heading in ("accuracy %", "difference", "train\nloss", "gradients", "seconds"):
+    headings = ["accuracy %", "difference", "gradients", "train\nloss", "seconds"]
+    headings = headings[: 5 if width >= 78 else 4 if width >= 70 else 3]
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         # Text, not str: brackets in a label are no markup
-        name = Text("\n".join(folded(row["method"], 19)))
+        name = Text("\n".join(folded(row["method"], 22 if width >= 80 else 16)))
         if row["diverged"]:
             name.append(f"\n{diverged(row)}", style="bold red")
         cost = "" if row is rows[0] else f" {ratio(cost_ratio(row, rows[0])):>5}"
-        table.add_row(
-            name,
+        cells: list[str | Text] = [
             with_std(row["accuracy"], accuracy),
             _difference(row, rows),
-            loss(row["train_loss"]["mean"]),
             short_count(row["gradient_evaluations"]) + (cost or " " * 6),
+            loss(row["train_loss"]["mean"]),
             duration(row["seconds"]["mean"]),
-        )
+        ]
+        table.add_row(name, *cells[: len(headings)])
     return table
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +17,16 @@ def layers_with_statistics(model: nn.Module) -> list[_BatchNorm]:
 
 
 @contextmanager
-def recalibrated(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[nn.Module]:
+def recalibrated(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Iterator[nn.Module]:
     """Inside this ``with`` the statistics are the cumulative average over the minibatches; then the old ones return.
 
-    Every minibatch counts the same: ``mean = (1 / n) sum_b mean_b``, as ``momentum=None`` defines it. No gradients;
-    other layers are in evaluation mode meanwhile.
+    Give minibatches in random order: sorted by class they would have too little variance. Each counts the same:
+    ``mean = (1 / n) sum_b mean_b``, as ``momentum=None`` defines it. No gradients; other layers are in evaluation mode
+    meanwhile.
 
     Example:
         >>> with recalibrated(model, training_batches):
@@ -31,7 +37,7 @@ def recalibrated(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> 
     kept = [(layer.momentum, {name: b.clone() for name, b in layer.named_buffers(recurse=False)}) for layer in layers]
     try:
         if layers:
-            _estimate(model, layers, batches)
+            _estimate(model, layers, batches, autocast)
             for module, mode in modes.items():
                 module.training = mode
         yield model
@@ -45,11 +51,17 @@ def recalibrated(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> 
 
 
 @torch.no_grad()
-def _estimate(model: nn.Module, layers: list[_BatchNorm], batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+def _estimate(
+    model: nn.Module,
+    layers: list[_BatchNorm],
+    batches: Iterable[tuple[Tensor, Tensor]],
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> None:
     model.eval()
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # cumulative average
         layer.training = True
     for inputs, _ in batches:
-        model(inputs)
+        with autocast():
+            model(inputs)

@@ -32,8 +32,13 @@ def _wide(name: str) -> tuple[int, int] | None:
 
 def check_model(name: str) -> None:
     """See to it that there is a network of this name."""
-    if name not in MODELS and _wide(name) is None:
-        raise ValueError(f"model={name!r}: choose one of {', '.join(MODELS)}, or wrn-DEPTH-WIDTH")
+    if name in MODELS:
+        return
+    depth, widen = _wide(name) or (0, 0)
+    if depth < 10 or (depth - 4) % 6 or not widen:
+        raise ValueError(
+            f"model={name!r}: choose one of {', '.join(MODELS)}, or wrn-DEPTH-WIDTH with a depth of 6n + 4, from 10 on"
+        )
 
 
 def build(name: str, *, classes: int, channels: int = 3) -> nn.Module:

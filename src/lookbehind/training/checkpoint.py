@@ -10,6 +10,7 @@ import hashlib
 import io
 import warnings
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def _pack(content: Any) -> bytes:
 
 def existing(directory: Path) -> list[Path]:
     """The checkpoints of a run, the newest first."""
-    return sorted(directory.glob("checkpoint-*-*.pt"), key=_step, reverse=True)
+    return sorted(filter(Path.is_file, directory.glob("checkpoint-*-*.pt")), key=_step, reverse=True)
 
 
 def _step(path: Path) -> int:
@@ -60,11 +61,16 @@ def save(directory: Path, step: int, content: dict[str, Any]) -> Path:
 
 
 def load(path: Path, device: str = "cpu") -> dict[str, Any]:
-    """Read a checkpoint; ValueError if it is not what was saved."""
+    """Read a checkpoint; ValueError if it is not what was saved. Nothing in it is executed."""
     packed = path.read_bytes()
     if _digest(packed) != path.stem.rsplit("-", 1)[-1]:
         raise ValueError(f"{path.name} is damaged: its content is not what its name says")
-    content: dict[str, Any] = torch.load(io.BytesIO(packed), map_location=device, weights_only=True)
+    try:
+        content: dict[str, Any] = torch.load(io.BytesIO(packed), map_location=device, weights_only=True)
+    except (RuntimeError, UnpicklingError, EOFError, ValueError) as error:
+        raise ValueError(f"{path.name} is not a checkpoint of a run") from error
+    if not isinstance(content, dict) or set(content) != {"training", "records"}:
+        raise ValueError(f"{path.name} is not a checkpoint of a run")
     return content
 
 
@@ -73,7 +79,7 @@ def load_latest(directory: Path, device: str = "cpu") -> dict[str, Any] | None:
     for path in existing(directory):
         try:
             return load(path, device)
-        except (ValueError, OSError) as error:
+        except ValueError as error:  # an OSError, too many open files for example, says nothing about the checkpoint
             path.unlink(missing_ok=True)  # else it would count as one of the two to keep
             older = "going on from the one before it" if existing(directory) else "starting from the beginning"
             warnings.warn(f"{directory.name}: {error}; {older}", stacklevel=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -33,9 +34,12 @@ def trained(directory: Path, storage: Storage) -> Training:
     for name in ("run.json", "weights.pt"):
         if not (directory / name).exists():
             raise FileNotFoundError(f"{directory} has no {name}: give the directory of a finished run, OUT/runs/ID")
-    run = run_from(json.loads((directory / "run.json").read_text()))
+    try:
+        run = run_from(json.loads((directory / "run.json").read_text()))
+        weights = torch.load(directory / "weights.pt", map_location=run.filled.device, weights_only=True)
+    except (ValueError, TypeError, AttributeError, RuntimeError, UnpicklingError, EOFError) as error:
+        raise ValueError(f"{directory}: run.json or weights.pt is damaged, or not of a run") from error
     with as_the_run_says(run):
         training = Training(run, load(run, storage))
-    weights = torch.load(directory / "weights.pt", map_location=training.run.device, weights_only=True)
     training.model.load_state_dict(weights)
     return training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
@@ -17,7 +18,7 @@ from lookbehind.data.vision import VisionData, hold_out, reduced
 from lookbehind.measures.accuracy import score
 from lookbehind.measures.batchnorm import recalibrated
 from lookbehind.models import build
-from lookbehind.optim.lookahead import Lookahead
+from lookbehind.optim.lookahead import PHASE, Lookahead
 from lookbehind.optim.passes import micro_batches
 from lookbehind.optim.precision import NonFiniteError
 from lookbehind.training.methods import Method, base_optimizer
@@ -33,6 +34,13 @@ class Parts:
     def __init__(self, run: Run, data: VisionData) -> None:
         run = run.filled
         data = pooled(data, run.pool)
+        available = len(data.train)
+        if run.train_images is not None and run.train_images > available:
+            raise ValueError(f"train_images={run.train_images}: there are only {available} training images")
+        if run.validation >= (run.train_images or available):
+            raise ValueError(
+                f"validation={run.validation}: none of {run.train_images or available} would be left to train"
+            )
         if run.train_images is not None:
             data = reduced(data, run.train_images, seed_for(run.seed, "slice"))
         train, validation = data.train, None
@@ -98,7 +106,7 @@ class Training:
             try:
                 self._step(inputs, labels)
             except NonFiniteError:
-                self.step, self.diverged = self.step + 1, True
+                self._note_failed_step(len(labels))
                 return True
             finally:
                 self.seconds += perf_counter() - began
@@ -120,6 +128,11 @@ class Training:
         if self.method.interpolates:
             self.tally.add_alpha(self.optimizer.last.alpha)  # type: ignore[attr-defined]
         self.step += 1
+
+    def _note_failed_step(self, images: int) -> None:
+        self.step, self.diverged = self.step + 1, True
+        chains = -(-images // self.run.micro_batch) if self.method.micro else 1
+        self.evaluations += round(self.optimizer.last.evaluations / chains)  # type: ignore[attr-defined]
 
     def _closure(self, inputs: Tensor, labels: Tensor) -> Callable[[], Any]:
         def closure() -> Tensor:
@@ -160,6 +173,8 @@ class Training:
             with torch.no_grad():
                 for parameter, value in zip(self.model.parameters(), slow, strict=True):
                     parameter.copy_(value)
+            for group in self.base.param_groups:
+                group[PHASE] = 0  # the next Lookahead begins a period of its own
 
     # --- measuring
 
@@ -170,7 +185,7 @@ class Training:
     def epoch_record(self) -> Record:
         """What is known at the end of an epoch; starts the sums of the next."""
         tally, self.tally = self.tally, Tally(self.run.device)
-        self.diverged = self.diverged or not torch.isfinite(torch.tensor(tally.loss)).item()
+        self.diverged = self.diverged or not math.isfinite(tally.loss)
         epoch = -(-self.step // self.course.steps_per_epoch)
         record: Record = {
             "event": "epoch",
@@ -194,20 +209,22 @@ class Training:
         """What is known at the end of the run, at its final weights and without augmentation."""
         record: Record = {
             "event": "end",
-            "diverged": self.diverged,
+            "diverged": False,
             "steps": self.step,
             "passes": self.step / self.course.steps_per_epoch,
             "gradient_evaluations": self.evaluations,
             "seconds": round(self.seconds, 3),
         }
-        record |= self.scores()
-        known = [(r["test_accuracy"], -r["epoch"]) for r in epochs if r["test_accuracy"] is not None]
+        scores = self.scores()
+        self.diverged = self.diverged or scores["train_loss"] is None  # the very last step broke the weights
+        record |= dict.fromkeys(scores) if self.diverged else scores
+        known = [] if self.diverged else [(r["test_accuracy"], -r["epoch"]) for r in epochs if r["test_accuracy"]]
         best = max(known, default=(None, None))
-        alphas = [r["alpha"] for r in epochs if r["alpha"] is not None]
         return record | {
+            "diverged": self.diverged,
             "best_test_accuracy": best[0],
             "best_epoch": None if best[1] is None else -best[1],
-            "alpha": sum(alphas) / len(alphas) if alphas else None,
+            "alpha": _mean_alpha(epochs),
         }
 
     def scores(self) -> Record:
@@ -215,7 +232,9 @@ class Training:
         parts = self.parts
         found = self._measured("train", parts.train) | self._measured("validation", parts.validation)
         found |= self._measured("test", parts.test)
-        with self.slow_weights(), recalibrated(self.model, () if self.diverged else parts.train.plain()):
+        # in random order: with a class per minibatch, as files are sorted, variances would be those within a class
+        batches = () if self.diverged else parts.train.plain(shuffled=True)
+        with self.slow_weights(), recalibrated(self.model, batches, self.autocast):
             return found | self._measured("recalibrated_test", parts.test)
 
     def _measured(self, name: str, batches: Batches | None) -> Record:
@@ -223,7 +242,8 @@ class Training:
             return {f"{name}_loss": None, f"{name}_accuracy": None}
         with self.slow_weights():
             found = score(self.model, batches.plain(), self.autocast)
-        return {f"{name}_loss": found.loss, f"{name}_accuracy": found.accuracy}
+        finite = math.isfinite(found.loss)  # the largest of logits that are not numbers is no answer
+        return {f"{name}_loss": found.loss if finite else None, f"{name}_accuracy": found.accuracy if finite else None}
 
     # --- checkpoints
 
@@ -253,3 +273,13 @@ class Training:
         torch.set_rng_state(state["rng"].cpu())
         if state["cuda_rng"] and torch.cuda.is_available():
             torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda_rng"]])
+
+
+def _mean_alpha(epochs: list[Record]) -> float | None:
+    """Over the steps of all epochs; the last may be a part of one."""
+    starts = [0, *(record["step"] for record in epochs)]
+    weighted = [
+        (r["alpha"], r["step"] - start) for r, start in zip(epochs, starts, strict=False) if r["alpha"] is not None
+    ]
+    steps = sum(count for _, count in weighted)
+    return sum(alpha * count for alpha, count in weighted) / steps if steps else None

@@ -130,8 +130,9 @@ class Method:
 
 def _methods() -> Iterator[Method]:
     for base in BASES:
-        yield Method(base, f"{base.upper()} alone", base=base)
-        yield Method(f"lookahead-{base}", f"{base.upper()} inside Lookahead (k, alpha)", lookahead=True, base=base)
+        name = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW"}[base]
+        yield Method(base, f"{name} alone", base=base)
+        yield Method(f"lookahead-{base}", f"{name} inside Lookahead (k, alpha)", lookahead=True, base=base)
     yield Method("m-sgd", "control: BatchNorm sees micro-batches, as in m-SAM", micro=True, base="sgd")
     one, last, mean, each, repeat = descents.last, descents.last, descents.mean, descents.each, descents.repeat
     for a in ("sam", "asam"):
@@ -192,6 +193,8 @@ class Phase:
 def phases(text: str) -> tuple[Phase, ...]:
     """The methods of a training: ``sam+lookbehind-sam@20+sam@60``, one or several with the epochs where they begin."""
     first, *later = text.split("+")
+    if "@" in first:
+        raise ValueError(f"method={text!r}: the first method begins at once; epochs are for later ones: sgd+sam@3")
     found = [Phase(0, method(first))]
     for part in later:
         match = re.fullmatch(r"([\w-]+)@(\d+)", part)

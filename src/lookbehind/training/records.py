@@ -26,33 +26,46 @@ def line(record: Record) -> str:
 
 def read(path: Path) -> list[Record]:
     """The records in a file. A last line that was cut off is left out; damage elsewhere is named."""
-    lines = path.read_text().split("\n")
+    lines = path.read_bytes().split(b"\n")
     records = []
     for number, text in enumerate(lines, 1):
         if not text:
             continue
         try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
+            record = _checked(json.loads(text))
+        except (ValueError, KeyError) as error:
             if number == len(lines):  # no newline behind it: the writing was cut off
                 break
-            raise ValueError(
-                f"{path}, line {number} is not a record ({error}); delete the file to train again"
-            ) from error
+            raise ValueError(f"{path}, line {number} is not a record ({error})") from error
         records.append(record)
     return records
+
+
+def _checked(record: Any) -> Record:
+    """The record, if it is one of ours."""
+    wanted = {"epoch": ("epoch", "step", "test_accuracy"), "end": ("diverged", "test_accuracy", "gradient_evaluations")}
+    if not isinstance(record, dict) or record.get("event") not in wanted:
+        raise ValueError("no event")
+    if missing := [name for name in wanted[record["event"]] if name not in record]:
+        raise ValueError(f"no {missing[0]}")
+    return record
 
 
 class Journal:
     """The file of a run's records.
 
     A training that goes on starts from the records in its checkpoint: lines that came after it are cut off, because
-    they will be made again.
+    they will be made again. A file that is not a journal is put aside under another name.
     """
 
     def __init__(self, path: Path, known: Iterable[Record] = ()) -> None:
         self.path = path
         self.records = list(known)
+        try:
+            if path.exists():
+                read(path)
+        except ValueError:
+            path.replace(path.with_name(f"{path.name}.damaged"))
         with written_whole(path) as file:
             file.write("".join(map(line, self.records)).encode())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -31,10 +32,12 @@ class Run(Settings):
     method: str = "sgd"
     """A method by name: `lookbehind list` shows them. sam+lookbehind-sam@20 switches after epoch 20."""
     seed: int = 0
+    """Draws the images, the first weights, their order and all else that is random."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count("seed", self.seed, at_least=0)
+        if count("seed", self.seed, at_least=0) >= 2**63:
+            raise ValueError(f"seed={self.seed}: give a number below 2^63")
         for method in self.methods:
             if method.needs_a_number_for_alpha and isinstance(self.alpha, str):
                 raise ValueError(
@@ -99,7 +102,7 @@ class Run(Settings):
         own = {name: value for name, value in self.identity.items() if value != defaults[name]}
         content = json.dumps({"format": FORMAT, **own}, sort_keys=True)
         digest = hashlib.sha256(content.encode()).hexdigest()[:10]
-        return f"{re.sub('[^a-z0-9-]+', '_', self.method)}-seed{self.seed}-{digest}"
+        return f"{re.sub('[^a-z0-9-]+', '_', self.method)[:60]}-seed{self.seed}-{digest}"
 
 
 def run_from(identity: dict[str, Any]) -> Run:
@@ -111,36 +114,54 @@ def run_from(identity: dict[str, Any]) -> Run:
     return Run(**values)
 
 
+ONE_METHOD = ("data", "train_images", "validation", "pool")  # the same for all methods, or nothing can be compared
+
+
 def with_overrides(settings: Settings, text: str, seed: int) -> Run:
     """The run for a method as people write it: ``lookbehind-sam:k=2,alpha=adaptive``."""
     name, _, rest = text.partition(":")
-    ascents = {phase.method.ascent for phase in phases(name)}
+    ascents = {phase.method.ascent for phase in phases(name)} - {""}
     values = {f.name: getattr(settings, f.name) for f in fields(Settings)}
-    kinds = {f.name: f.type for f in fields(Settings)}
+    kinds = {f.name: str(f.type) for f in fields(Settings)}
+    own = []
     for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or key not in kinds:
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        key = key.replace("-", "_")
+        if not equals:
             raise ValueError(
                 f"method={text!r}: write settings as NAME=VALUE, such as lookbehind-sam:k=2,alpha=adaptive"
             )
+        if key not in kinds or key in ONE_METHOD:
+            near = difflib.get_close_matches(key, kinds, n=1)
+            hint = (
+                "; it must be the same for all methods"
+                if key in ONE_METHOD
+                else f"; did you mean {near[0]}?"
+                if near
+                else ""
+            )
+            raise ValueError(f"method={text!r}: {key} is not a setting of a method{hint}")
         if key == "rho" and ascents == {"asam"}:
             key = "asam_rho"  # the method's own radius
-        values[key] = _parsed(key, value.strip(), str(kinds[key]))
-    return Run(**values, method=name, seed=seed)
+        values[key] = _parsed(key, value, kinds[key])
+        own.append(key)
+    run = Run(**values, method=name, seed=seed)
+    if unread := [key for key in own if key not in run.identity]:
+        raise ValueError(f"method={text!r}: {name} does not read {unread[0]}; leave it out")
+    return run
 
 
 def _parsed(key: str, value: str, kind: str) -> Any:
     """A setting from its text, by the kind of the field."""
-    if kind.startswith("tuple"):
-        return tuple(int(part) for part in value.split("/"))
     if kind.startswith("bool"):
         one_of(key, value, ("true", "false"))
         return value == "true"
-    for convert in (int,) if kind.startswith("int") else (float,) if kind.startswith("float") else ():
-        try:
-            return convert(value)
-        except ValueError:
-            if "Literal" not in kind:
-                raise ValueError(f"{key}={value!r}: give a number") from None
-    return value
+    try:
+        if kind.startswith("tuple"):
+            return tuple(int(part) for part in value.split("/"))
+        return int(value) if kind.startswith("int") else float(value) if kind.startswith("float") else value
+    except ValueError:
+        if "Literal" in kind:
+            return value  # a word; the settings know which
+        wanted = {"t": "whole numbers, such as 50/100", "i": "a whole number", "f": "a number"}[kind[0]]
+        raise ValueError(f"{key}={value!r}: give {wanted}") from None

@@ -28,8 +28,11 @@ class Course:
         for number, phase in enumerate(run.phases):
             later = run.phases[number + 1].start if number + 1 < len(run.phases) else math.inf
             cost = phase.method.gradients(run.k)
-            taken = int(min((later - phase.start) * per_epoch, left // cost))
+            room = (later - phase.start) * per_epoch
+            taken = int(min(room, left // cost))
             steps, left = steps + taken, left - taken * cost
+            if taken < room:  # the next method would begin at an epoch that is never reached
+                break
         if not steps:
             raise ValueError(f"gradients={run.gradients}: not enough for one step of {run.method}; give more")
         return steps

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -56,16 +57,16 @@ class Settings:
     data: str = "digits"
     """digits, cifar10, cifar100, fashion-mnist, tiny-imagenet or imagenet."""
     model: str | None = None
-    """A network; `lookbehind list` shows them."""
+    """A network; `lookbehind list` shows them. Usual for the data set if not given."""
     epochs: int | None = None
-    """Passes over the training images."""
+    """Passes over the training images. Usual for the data set if not given."""
     gradients: int | None = None
     """Stop after this many gradient evaluations, in place of a number of epochs."""
 
     rho: float | None = None
-    """Radius of an ascent step of SAM and its relatives."""
+    """Radius of an ascent step of SAM and its relatives. Usual for the data set if not given."""
     asam_rho: float | None = None
-    """Radius of an ascent step of ASAM and its relatives; usually ten times SAM's."""
+    """Radius of an ascent step of ASAM and its relatives. Usual for the data set if not given, about ten times SAM's."""
     eta: float = 0.01
     """ASAM scales by |w| + eta."""
     k: int = 5
@@ -80,15 +81,15 @@ class Settings:
     base: Literal["sgd", "adam", "adamw"] = "sgd"
     """The base optimizer."""
     lr: float | None = None
-    """Learning rate."""
+    """Learning rate. Usual for the data set if not given."""
     momentum: float = 0.9
     """SGD's, or the first of Adam's betas."""
     nesterov: bool = False
     """Nesterov's form of SGD's momentum."""
     weight_decay: float | None = None
-    """As the base optimizer defines it: decoupled for adamw."""
+    """As the base optimizer defines it: decoupled for adamw. Usual for the data set if not given."""
     batch_size: int | None = None
-    """Images per minibatch; the last of an epoch may be smaller."""
+    """Images per minibatch; the last of an epoch may be smaller. Usual for the data set if not given."""
     schedule: Literal["cosine", "multistep", "step", "constant"] = "cosine"
     """Of the learning rate."""
     milestones: tuple[int, ...] | None = None
@@ -113,7 +114,7 @@ class Settings:
     pool: int = 1
     """Average-pool the images by this factor first: 2 makes 16 x 16 out of CIFAR's 32 x 32."""
     augmentation: Literal["none", "flip", "crop-flip", "resized-crop-flip"] | None = None
-    """Of the training images."""
+    """Of the training images. Usual for the data set if not given."""
     evaluate_every: int = 1
     """Measure on validation and test images every so many epochs, and after the last."""
 
@@ -148,11 +149,23 @@ class Settings:
         for name in ("momentum", "label_smoothing"):
             if fraction(name, getattr(self, name)) == 1:
                 raise ValueError(f"{name}={getattr(self, name)}: give a number below 1")
+        self._normalise()
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov=True with momentum=0: Nesterov's form needs a momentum, such as 0.9")
         if self.milestones is not None and list(self.milestones) != sorted(
             {count("milestones", m) for m in self.milestones}
         ):
             raise ValueError(f"milestones={self.milestones}: give growing epochs, such as 50 100 150")
         _check_device(self.device)
+
+    def _normalise(self) -> None:
+        """1 and 1.0 are the same learning rate, and the same run; numbers of numpy become Python's."""
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Real) and not isinstance(value, bool):
+                number = float(value)
+                object.__setattr__(self, f.name, number if str(f.type).startswith("float") else int(number))
+        object.__setattr__(self, "milestones", tuple(map(int, self.milestones)) if self.milestones else None)
 
 
 def usual(data: str, base: str) -> dict[str, Any]:
@@ -173,6 +186,8 @@ def _check_device(device: str) -> None:
     try:
         kind = torch.device(device).type
     except RuntimeError:
-        raise ValueError(f"device={device!r}: give auto, cpu, cuda or cuda:NUMBER") from None
+        kind = ""
+    if kind not in ("cpu", "cuda", "mps", "xpu"):
+        raise ValueError(f"device={device!r}: give auto, cpu, cuda or cuda:NUMBER")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device={device!r}: torch sees no GPU here; give cpu or auto")

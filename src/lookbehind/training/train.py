@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class Storage:
 
     def __post_init__(self) -> None:
         non_negative("checkpoint_minutes", self.checkpoint_minutes)
+        if Path(self.out).exists() and not Path(self.out).is_dir():
+            raise ValueError(f"out={self.out}: a file; give a directory")
 
     def directory(self, run: Run) -> Path:
         """Where a run's files are."""
@@ -69,10 +72,28 @@ def _load(name: str, directory: Path, seed: int, download: bool) -> VisionData:
     return load_data(name, directory, seed=seed, allow_download=download)
 
 
+def check_data(run: Run, storage: Storage) -> None:
+    """See to it that a run which was begun before goes on with the same images; the first time, note which they are."""
+    data, path = load(run, storage), storage.directory(run) / "data.json"
+    here = {"train": data.train.digest(), "test": data.test.digest()}
+    if not path.exists():
+        with written_whole(path) as file:
+            file.write(json.dumps(here).encode())
+    elif json.loads(path.read_text()) != here:
+        raise ValueError(
+            f"{storage.directory(run)} was trained on other images than those of {run.data} in {storage.data_dir}; "
+            "give another --out, or the --data-dir of before"
+        )
+
+
 def finished_records(run: Run, storage: Storage) -> list[Record] | None:
     """The records of a run that was finished before."""
     path = storage.directory(run) / "records.jsonl"
-    records = read(path) if path.exists() else []
+    try:
+        records = read(path) if path.exists() else []
+    except ValueError as error:
+        warnings.warn(f"{error}; the run goes on from its last checkpoint, or begins again", stacklevel=2)
+        return None
     return records if records and records[-1]["event"] == "end" else None
 
 
@@ -102,6 +123,7 @@ def train(
     directory = storage.directory(run)
     directory.mkdir(parents=True, exist_ok=True)
     with _alone(directory), as_the_run_says(run):
+        check_data(run, storage)
         known = finished_records(run, storage)
         if known is not None:
             _clear(directory)
@@ -148,6 +170,8 @@ def _train(
             events.append(record)
         save()
         watch(Progress(run.id, training.step, training.course.steps, record))
+        if stop():
+            return journal.records
     end = training.end_record(journal.records)
     _keep_weights(training, directory)
     journal.append(end)
