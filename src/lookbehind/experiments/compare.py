@@ -110,7 +110,7 @@ def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: 
         tell: called with the progress of the runs.
         command: the command line, for the report.
 
-    Runs train in processes of their own, unless ``jobs=1``: a script that calls this needs ``if __name__ == "__main__":``.
+    Runs train in processes of their own, unless ``jobs=1``: call it below ``if __name__ == "__main__":`` in a script.
 
     Example:
         >>> rows = compare(Comparison(methods=("sgd", "lookbehind-sam"), settings=Settings(data="digits")))

@@ -34,8 +34,8 @@ def markdown(about: About, rows: Sequence[Row]) -> str:
     lines += [
         "",
         "Mean ± standard deviation over the seeds, after the last epoch. The difference is to the first row, paired by "
-        "seed, with its two-sided 95 % t interval, in bold where that leaves out zero. The best epoch is chosen on the "
-        "test set, as in the paper, so it is too good.",
+        "seed, with its two-sided 95 % t interval, in bold where that does not contain zero. The best epoch is chosen "
+        "on the test set, as in the paper, so it is too good.",
         "",
         f"    {about.command}",
         "",

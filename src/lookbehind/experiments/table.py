@@ -223,7 +223,7 @@ def _against_baseline(rows: Sequence[Row]) -> str:
     rest = len(others) - len(shown)
     tail = f" For {'the' if rest == 1 else 'each'} other method: {NO_DIFFERENCE}." if rest else ""
     listed = joined([_shown(row, baseline, d) for row, d in shown], most=4)
-    return f"{against}, beyond what the seeds explain: {listed}.{tail}{_chance(len(found))}"
+    return f"{against}, clearly larger than what changes from seed to seed: {listed}.{tail}{_chance(len(found))}"
 
 
 def _against_controls(rows: Sequence[Row]) -> list[str]:
@@ -263,4 +263,4 @@ def _chance(intervals: int) -> str:
     if intervals < 5:
         return ""
     expected = f"{intervals * (1 - LEVEL):.1f}"
-    return f" (Of {intervals} such intervals, {expected} would leave out zero by chance if no method differed.)"
+    return f" (Of {intervals} such intervals, {expected} would not contain zero by chance if no method differed.)"

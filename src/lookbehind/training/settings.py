@@ -66,7 +66,7 @@ class Settings:
     rho: float | None = None
     """Radius of an ascent step of SAM and its relatives. Usual for the data set if not given."""
     asam_rho: float | None = None
-    """Radius of an ascent step of ASAM and its relatives. Usual for the data set if not given, about ten times SAM's."""
+    """Radius of an ascent step of ASAM and its relatives. Usual for the data set if not given: 0.5 or 1."""
     eta: float = 0.01
     """ASAM scales by |w| + eta."""
     k: int = 5
