@@ -364,7 +364,7 @@ def test_the_terminal_table_fits_80_columns_and_keeps_its_numbers(case):
     if case == "typical":
         assert re.search(r"sam +91\.60 ± 1\.21 +\+0\.60 ± 0\.66 +2\.4k +2\.0. +0\.0420 +20\.1", text)
         assert "1 of 3 runs" in text
-        assert all(part in text for part in folded(HOSTILE, 22))
+        assert all(part in text for part in folded(HOSTILE, 19))
     if case == "dead":
         assert text.count("all runs diverged") == 2
 

@@ -153,7 +153,7 @@ def terminal_table(rows: Sequence[Row], width: int = 80) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         # Text, not str: brackets in a label are no markup
-        name = Text("\n".join(folded(row["method"], 22 if width >= 80 else 16)))
+        name = Text("\n".join(folded(row["method"], 22 if width >= 84 else 19 if width >= 70 else 16)))
         if row["diverged"]:
             name.append(f"\n{diverged(row)}", style="bold red")
         cost = "" if row is rows[0] else f" {ratio(cost_ratio(row, rows[0])):>5}"
