@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lookbehind.optim.statistics import held_statistics
+
 
 def layers_with_statistics(model: nn.Module) -> list[_BatchNorm]:
     """The BatchNorm layers of a model that keep running statistics."""
@@ -19,35 +21,24 @@ def layers_with_statistics(model: nn.Module) -> list[_BatchNorm]:
 @contextmanager
 def recalibrated(
     model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    batches: Iterable[tuple[Tensor, Tensor]] | None,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Iterator[nn.Module]:
     """Inside this ``with`` the statistics are the cumulative average over the minibatches; then the old ones return.
 
     Give minibatches in random order: sorted by class they would have too little variance. Each counts the same:
     ``mean = (1 / n) sum_b mean_b``, as ``momentum=None`` defines it. No gradients; other layers are in evaluation mode
-    meanwhile.
+    meanwhile. Without minibatches (None) nothing changes.
 
     Example:
         >>> with recalibrated(model, training_batches):
         ...     accuracy = score(model, test_batches).accuracy
     """
     layers = layers_with_statistics(model)
-    modes = {module: module.training for module in model.modules()}
-    kept = [(layer.momentum, {name: b.clone() for name, b in layer.named_buffers(recurse=False)}) for layer in layers]
-    try:
-        if layers:
+    with held_statistics(model):
+        if layers and batches is not None:
             _estimate(model, layers, batches, autocast)
-            for module, mode in modes.items():
-                module.training = mode
         yield model
-    finally:
-        for layer, (momentum, buffers) in zip(layers, kept, strict=True):
-            layer.momentum = momentum
-            for name, buffer in layer.named_buffers(recurse=False):
-                buffer.copy_(buffers[name])
-        for module, mode in modes.items():
-            module.training = mode
 
 
 @torch.no_grad()
@@ -57,11 +48,19 @@ def _estimate(
     batches: Iterable[tuple[Tensor, Tensor]],
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> None:
+    modes = [(module, module.training) for module in model.modules()]
+    momenta = [layer.momentum for layer in layers]
     model.eval()
-    for layer in layers:
-        layer.reset_running_stats()
-        layer.momentum = None  # cumulative average
-        layer.training = True
-    for inputs, _ in batches:
-        with autocast():
-            model(inputs)
+    try:
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None  # cumulative average
+            layer.training = True
+        for inputs, _ in batches:
+            with autocast():
+                model(inputs)
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+        for module, mode in modes:
+            module.training = mode

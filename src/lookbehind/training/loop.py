@@ -233,7 +233,7 @@ class Training:
         found = self._measured("train", parts.train) | self._measured("validation", parts.validation)
         found |= self._measured("test", parts.test)
         # in random order: with a class per minibatch, as files are sorted, variances would be those within a class
-        batches = () if self.diverged else parts.train.plain(shuffled=True)
+        batches = None if self.diverged else parts.train.plain(shuffled=True)
         with self.slow_weights(), recalibrated(self.model, batches, self.autocast):
             return found | self._measured("recalibrated_test", parts.test)
 
