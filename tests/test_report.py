@@ -222,7 +222,7 @@ def test_the_answer_says_what_exceeds_the_seeds_and_no_more():
 
 def test_one_seed_shows_nothing_however_large_the_difference():
     best, against = answer(compared(("sgd", [10.0], 1), ("sam", [99.0], 2))[0])
-    assert "99.00 % (1 seed), but these seeds cannot tell it from any other method" in best
+    assert "99.00 % (1 seed), but one seed cannot tell it from any other method" in best
     assert "no difference that these seeds can show, for one seed cannot show any" in against
 
 

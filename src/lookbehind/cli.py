@@ -76,7 +76,7 @@ class Compare:
             say(console, f"\nstopped; the same command goes on from here; {so_far}")
             return INTERRUPTED
         console.print(terminal_table(rows, console.width))
-        say(console, f"{CAPTION}\n\n{' '.join(answer(rows))}\n")
+        say(console, f"{CAPTION}\n\n{' '.join(answer(rows))}\n", wrapped=True)
         say(console, f"report   {out / 'report.html'}\nresults  {out / 'results.json'}, {out / 'results.md'}")
         if failed:
             say(console, f"{len(failed)} of {len(named)} runs failed; see above")
@@ -203,9 +203,9 @@ def _cost(name: str) -> str:
     return str(one) if one == two else "k + 1"
 
 
-def say(console: Console, text: str) -> None:
-    """Print plain text: a path may have brackets, which are no markup."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def say(console: Console, text: str, *, wrapped: bool = False) -> None:
+    """Print plain text: a path may have brackets, which are no markup, and should not be broken."""
+    console.print(text, markup=False, highlight=False, soft_wrap=not wrapped)
 
 
 Command = Compare | Train | Evaluate | List

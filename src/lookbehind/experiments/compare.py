@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 
 from lookbehind.data.files import written_whole
-from lookbehind.experiments.pool import Ended, Notice, Told, run_all
+from lookbehind.experiments.pool import Ended, Notice, Told, run_all, warnings_told
 from lookbehind.experiments.results import Row, curve, row
 from lookbehind.optim.checks import count, one_of
 from lookbehind.training.loop import Parts
@@ -142,6 +142,9 @@ def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: 
         if run not in todo:
             with suppress(FileNotFoundError):  # the numbers are there, even if the data is no longer
                 check_data(run, storage)
+    with warnings_told(listen):
+        for run in todo[:1]:
+            load(run, storage)  # before the processes: data that is missing is told, or fetched, once
     try:
         run_all(todo, storage, comparison.workers, listen)
     except KeyboardInterrupt:

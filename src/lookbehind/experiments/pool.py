@@ -142,14 +142,15 @@ def _train(
     run: Run, storage: Storage, watch: Callable[[Progress], None], tell: Tell, stop: Callable[[], bool]
 ) -> Ended:
     try:
-        with _warnings_told(tell):
+        with warnings_told(tell):
             return Ended(run, train(run, storage, watch=watch, stop=stop))
     except Exception as error:
         return Ended(run, [], f"{type(error).__name__}: {error}")
 
 
 @contextmanager
-def _warnings_told(tell: Tell) -> Iterator[None]:
+def warnings_told(tell: Tell) -> Iterator[None]:
+    """Hand warnings on as notices."""
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         warnings.showwarning = lambda message, *_, **__: tell(Notice(str(message)))

@@ -204,7 +204,8 @@ def _best(best: Row, rows: Sequence[Row]) -> str:
     if not tied:
         return f"{sentence}."
     who = "any other method" if len(tied) == len(others) else joined(tied, most=3)
-    return f"{sentence}, but these seeds cannot tell it from {who}."
+    seeds = "one seed" if len(finite(best["accuracy"]["values"])) == 1 else "these seeds"
+    return f"{sentence}, but {seeds} cannot tell it from {who}."
 
 
 def _against_baseline(rows: Sequence[Row]) -> str:
