@@ -21,7 +21,7 @@ try:
     from rich.table import Table
 
     from lookbehind.data.vision import SETS
-    from lookbehind.experiments.compare import Comparison, compare, runs_of
+    from lookbehind.experiments.compare import Comparison, compare, runs_of, unfinished
     from lookbehind.experiments.display import Display
     from lookbehind.experiments.pool import Ended, Told, run_all
     from lookbehind.experiments.table import CAPTION, accuracy, answer, loss, terminal_table
@@ -56,7 +56,7 @@ class Compare:
         """Run it, with its progress on the terminal."""
         comparison = self.comparison
         named = [(label, run) for label, runs in runs_of(comparison).items() for run in runs]
-        todo = [(label, run) for label, run in named if finished_records(run, comparison.storage) is None]
+        todo = unfinished(comparison)
         if len(todo) < len(named):
             console.print(f"{len(named) - len(todo)} of {len(named)} runs are finished already")
         failed: list[Ended] = []

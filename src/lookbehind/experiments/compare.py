@@ -23,6 +23,7 @@ from lookbehind.experiments.pool import Ended, Notice, Told, run_all, warnings_t
 from lookbehind.experiments.results import Row, curve, row
 from lookbehind.optim.checks import count, one_of
 from lookbehind.training.loop import Parts
+from lookbehind.training.measuring import Measured, Measures, measured, missing
 from lookbehind.training.records import Record
 from lookbehind.training.run import Run, with_overrides
 from lookbehind.training.settings import Settings
@@ -48,6 +49,7 @@ class Comparison:
     jobs: int | None = None
     """Runs at a time; as many as there are cores for if not given."""
     settings: Settings = field(default_factory=Settings)
+    measures: Measures = field(default_factory=Measures)
     storage: Storage = field(default_factory=lambda: Storage(out=Path("out/compare")))
 
     def __post_init__(self) -> None:
@@ -137,7 +139,7 @@ def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: 
 
     # seed by seed: stopped early, there is something to compare
     order = [run for nth in zip(*runs.values(), strict=True) for run in nth]
-    todo = [run for run in order if finished_records(run, storage) is None]
+    todo = [run for run in order if not _done(run, comparison)]
     for run in order:
         if run not in todo:
             with suppress(FileNotFoundError):  # the numbers are there, even if the data is no longer
@@ -146,7 +148,7 @@ def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: 
         for run in todo[:1]:
             load(run, storage)  # before the processes: data that is missing is told, or fetched, once
     try:
-        run_all(todo, storage, comparison.workers, listen)
+        run_all(todo, storage, comparison.workers, listen, comparison.measures)
     except KeyboardInterrupt:
         write()
         raise
@@ -154,6 +156,18 @@ def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: 
     if not rows:
         raise RuntimeError(f"no run was finished: {next(iter(errors), 'none was begun')}")
     return rows
+
+
+def unfinished(comparison: Comparison) -> list[tuple[str, Run]]:
+    """The runs that still have to be trained or measured, with their methods as they were written."""
+    return [(label, run) for label, runs in runs_of(comparison).items() for run in runs if not _done(run, comparison)]
+
+
+def _done(run: Run, comparison: Comparison) -> bool:
+    records = finished_records(run, comparison.storage)
+    if records is None:
+        return False
+    return records[-1]["diverged"] or not missing(comparison.storage.directory(run), comparison.measures)
 
 
 def _earlier(out: Path) -> tuple[str, float]:
@@ -176,11 +190,11 @@ def _write(
     done: dict[str, list[tuple[Run, list[Record]]]] = {
         method: [(run, records) for run, records in some if records is not None] for method, some in known.items()
     }
-    missing = sum(len(some) for some in runs.values()) - sum(len(some) for some in done.values())
+    lacking = sum(len(some) for some in runs.values()) - sum(len(some) for some in done.values())
     total = sum(len(some) for some in runs.values())
-    if missing:
-        notices = [*notices, f"{missing} of {total} runs are not finished: start again with the same command to go on"]
-    rows = [row(method, some) for method, some in done.items() if some]
+    if lacking:
+        notices = [*notices, f"{lacking} of {total} runs are not finished: start again with the same command to go on"]
+    rows = [row(method, some, _measures(some, comparison)) for method, some in done.items() if some]
     baseline = next(iter(runs))
     if rows and not done[baseline]:
         notices = [*notices, f"{baseline} has no finished run: differences are to {rows[0]['method']} in its place"]
@@ -209,6 +223,12 @@ def _write(
         with written_whole(out / name) as file:
             file.write(content.encode(errors="backslashreplace"))  # a path may not be Unicode
     return rows
+
+
+def _measures(runs: Sequence[tuple[Run, list[Record]]], comparison: Comparison) -> list[dict[str, Measured]]:
+    """What was measured of the runs that have it."""
+    places = [comparison.storage.directory(run) for run, records in runs if not records[-1]["diverged"]]
+    return [measured(place, comparison.measures) for place in places if not missing(place, comparison.measures)]
 
 
 def _json(content: Any) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 from scipy.special import stdtrit
 
@@ -118,6 +119,17 @@ class Line:
     mean: list[float]
     low: list[float]
     high: list[float]
+
+
+def level_lines(rows: Sequence[Row], key: str, levels: str) -> list[Line]:
+    """A line per method over the levels of a measure: mean, least and greatest over the seeds."""
+    lines = []
+    for row in rows:
+        found: Mapping[str, list[Any]] | None = row.get(key)  # type: ignore[assignment]
+        if found is not None:
+            at = list(zip(*found["values"], strict=True))
+            lines.append(Line(row["method"], found[levels], found["mean"], [*map(min, at)], [*map(max, at)]))
+    return lines
 
 
 def lines_of(

@@ -121,7 +121,7 @@ def curves_figure(lines: Sequence[Line], seen: Looks, xlabel: str, ylabel: str, 
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
-    elif "accuracy" in ylabel:
+    elif ylabel == "test accuracy %":
         # the first half climbs from chance level and would flatten the rest
         axes.set_ylim(*_window([v for line in lines for part in (line.low, line.high) for v in part[len(part) // 2 :]]))
     elif ylabel == "alpha":

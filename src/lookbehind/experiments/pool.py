@@ -17,12 +17,14 @@ from queue import Empty
 from time import monotonic
 from typing import Any
 
+from lookbehind.training.measuring import Measures, measured
 from lookbehind.training.records import Record
 from lookbehind.training.run import Run
 from lookbehind.training.train import Progress, Storage, train
 
 INTERVAL = 0.1  # seconds between two reports of a run: more would only be drawn over
 ATTEMPTS = 2  # of a run whose worker process was killed
+NOTHING_MORE = Measures()
 KILLED = (
     "its worker process ended without a word: killed, perhaps for want of memory; or the script that called lacks "
     "`if __name__ == '__main__':`. Start again to go on"
@@ -54,8 +56,8 @@ Told = Progress | Notice | Ended
 Tell = Callable[[Told], None]
 
 
-def run_all(runs: Sequence[Run], storage: Storage, jobs: int, tell: Tell) -> None:
-    """Train all runs, ``jobs`` at a time; ``tell`` is called in this process with all that they report.
+def run_all(runs: Sequence[Run], storage: Storage, jobs: int, tell: Tell, measures: Measures = NOTHING_MORE) -> None:
+    """Train and measure all runs, ``jobs`` at a time; ``tell`` is called in this process with all that they report.
 
     On an interrupt (Ctrl-C) every run saves a checkpoint and stops, and the interrupt goes on. A run that fails does
     not stop the others.
@@ -63,20 +65,20 @@ def run_all(runs: Sequence[Run], storage: Storage, jobs: int, tell: Tell) -> Non
     if jobs == 1:
         with _interrupts_as_requests(tell) as asked:
             for run in runs:
-                tell(_train(run, storage, _every(INTERVAL, tell), tell, asked.is_set))
+                tell(_train(run, storage, measures, tell, asked.is_set))
                 if asked.is_set():
                     raise KeyboardInterrupt
         return
     todo, attempts = list(runs), Counter[str]()
     while todo:
-        begun = _run_in_pool(todo, storage, jobs, tell)
+        begun = _run_in_pool(todo, storage, jobs, tell, measures)
         attempts.update(begun)
         for run in [run for run in todo if attempts[run.id] >= ATTEMPTS]:
             tell(Ended(run, [], KILLED))
             todo.remove(run)
 
 
-def _run_in_pool(todo: list[Run], storage: Storage, jobs: int, tell: Tell) -> set[str]:
+def _run_in_pool(todo: list[Run], storage: Storage, jobs: int, tell: Tell, measures: Measures) -> set[str]:
     """Train until all is done, or a worker process dies: then the ids of the runs that may have caused it."""
     context = get_context("spawn")  # torch's threads do not survive a fork
     queue, stop = context.Queue(), context.Event()
@@ -90,7 +92,7 @@ def _run_in_pool(todo: list[Run], storage: Storage, jobs: int, tell: Tell) -> se
     pool = ProcessPoolExecutor(min(jobs, len(todo)), context, initializer=_begin, initargs=(queue, stop))
     with pool:
         with _ignoring_interrupts():  # the workers inherit it: else Ctrl-C would end them while they start
-            waiting: dict[Future[Ended], Run] = {pool.submit(_work, run, storage): run for run in todo}
+            waiting: dict[Future[Ended], Run] = {pool.submit(_work, run, storage, measures): run for run in todo}
         try:
             while waiting:
                 _pass_on(queue, listen)
@@ -138,12 +140,13 @@ def _every(seconds: float, tell: Tell) -> Callable[[Progress], None]:
     return watch
 
 
-def _train(
-    run: Run, storage: Storage, watch: Callable[[Progress], None], tell: Tell, stop: Callable[[], bool]
-) -> Ended:
+def _train(run: Run, storage: Storage, measures: Measures, tell: Tell, stop: Callable[[], bool]) -> Ended:
     try:
         with warnings_told(tell):
-            return Ended(run, train(run, storage, watch=watch, stop=stop))
+            ended = Ended(run, train(run, storage, watch=_every(INTERVAL, tell), stop=stop))
+            if ended.finished and not ended.records[-1]["diverged"]:
+                measured(storage.directory(run), measures, storage)
+            return ended
     except Exception as error:
         return Ended(run, [], f"{type(error).__name__}: {error}")
 
@@ -212,7 +215,5 @@ def _end_with_the_parent() -> None:
         os._exit(1)
 
 
-def _work(run: Run, storage: Storage) -> Ended:
-    if _stop.is_set():
-        return Ended(run, [])
-    return _train(run, storage, _every(INTERVAL, _queue.put), _queue.put, _stop.is_set)
+def _work(run: Run, storage: Storage, measures: Measures) -> Ended:
+    return Ended(run, []) if _stop.is_set() else _train(run, storage, measures, _queue.put, _stop.is_set)

@@ -15,7 +15,15 @@ from markupsafe import Markup
 
 from lookbehind.data.files import written_whole
 from lookbehind.experiments import figures
-from lookbehind.experiments.differences import absent_controls, best_of, control_pairs, cost_ratio, difference, lines_of
+from lookbehind.experiments.differences import (
+    absent_controls,
+    best_of,
+    control_pairs,
+    cost_ratio,
+    difference,
+    level_lines,
+    lines_of,
+)
 from lookbehind.experiments.results import Curve, Row, Spread
 from lookbehind.experiments.table import (
     accuracy,
@@ -35,6 +43,9 @@ from lookbehind.experiments.table import (
     with_std,
 )
 
+NOISE = "Every weight is multiplied by N(1, sigma^2), then BatchNorm statistics are estimated again. "
+SHARPNESS = "By how much the training loss rises at the worst point that one step of this length finds; it follows the "
+SHARPNESS += "loss and the size of the weights, so it is not generalization. "
 Named = tuple[str, str, str]
 """A figure with its title and caption."""
 
@@ -170,6 +181,7 @@ def pictures(rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]]) -> list
     seen = figures.looks([row["method"] for row in rows])
     runs = {method: curves[method] for method in seen if curves.get(method)}
     drawn = [*_learning(runs, seen), *_accuracies(rows, seen), *_loss(runs, seen), *_alpha(runs, seen)]
+    drawn += _measures(rows, seen)
     return [Picture(title, caption, inlined(svg, f"f{i}")) for i, (title, caption, svg) in enumerate(drawn)]
 
 
@@ -231,6 +243,22 @@ def _alpha(runs: Mapping[str, Sequence[Curve]], seen: figures.Looks) -> Iterator
         ends = joined([f"{line.method} {line.mean[-1]:.2f}" for line in lines], most=8)
         caption = f"How far the slow weights follow the fast ones; mean over seeds. At the end: {ends}."
         yield "Alpha", caption, figures.curves_figure(lines, seen, "epochs", "alpha")
+
+
+def _measures(rows: Sequence[Row], seen: figures.Looks) -> Iterator[Named]:
+    for key, levels, title, xlabel, ylabel, what in (
+        ("noise", "sigmas", "Noise in the weights", "sigma of the noise", "accuracy % with noise", NOISE),
+        ("sharpness", "radii", "Sharpness", "radius", "rise of the loss", SHARPNESS),
+        ("asam_sharpness", "radii", "Sharpness, adaptive", "radius, relative to each weight", "rise of the loss", ""),
+    ):
+        lines = level_lines(rows, key, levels)
+        if lines:
+            values = [value for line in lines for value in line.low]
+            log = key != "noise" and min(values) > 0 and max(values) > 10 * min(values)
+            ends = joined([f"{line.method} {line.mean[-1]:.3g}" for line in lines], most=8)
+            level = {"sigmas": "sigma", "radii": "radius"}[levels]
+            caption = f"{what}Mean over seeds. At {level} {lines[0].x[-1]:g}: {ends}."
+            yield title, caption, figures.curves_figure(lines, seen, xlabel, ylabel, log=log)
 
 
 def inlined(text: str, name: str) -> Markup:

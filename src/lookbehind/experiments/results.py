@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, TypedDict
+
+from typing_extensions import NotRequired
 
 from lookbehind.training.records import Record
 from lookbehind.training.run import Run
@@ -49,6 +51,13 @@ class Row(TypedDict):
     seconds: Spread
     diverged: int
     """How many of the runs ended in a loss that is not finite."""
+    sharpness: NotRequired[dict[str, list[Any]]]
+    """m-sharpness in SAM's neighbourhood: radii, and at each the mean and standard deviation over seeds, and values."""
+    asam_sharpness: NotRequired[dict[str, list[Any]]]
+    noise: NotRequired[dict[str, list[Any]]]
+    """Test accuracy under multiplicative noise: sigmas; of each seed the mean over the draws."""
+    curvature: NotRequired[dict[str, Spread]]
+    weight_norm: NotRequired[Spread]
 
 
 def spread(values: Sequence[float | None]) -> Spread:
@@ -77,15 +86,15 @@ class Curve:
     alpha: list[float | None]
 
 
-def row(label: str, runs: Sequence[tuple[Run, list[Record]]]) -> Row:
-    """The row of a method from its finished runs, one per seed."""
+def row(label: str, runs: Sequence[tuple[Run, list[Record]]], measures: Sequence[Mapping[str, Any]] = ()) -> Row:
+    """The row of a method from its finished runs, one per seed, and what was measured of those that did not diverge."""
     ends = [records[-1] for _, records in runs]
 
     def over_seeds(name: str) -> Spread:
         return spread([end[name] for end in ends])
 
     first = runs[0][0]
-    return {
+    found: Row = {
         "method": label,
         "settings": method_settings(first),
         "seeds": [run.seed for run, _ in runs],
@@ -101,6 +110,38 @@ def row(label: str, runs: Sequence[tuple[Run, list[Record]]]) -> Row:
         "epochs": max(end["passes"] for end in ends),
         "seconds": over_seeds("seconds"),
         "diverged": sum(end["diverged"] for end in ends),
+    }
+    if measures:
+        _add_measures(found, measures)
+    return found
+
+
+def _add_measures(found: Row, measures: Sequence[Mapping[str, Any]]) -> None:
+    if "sharpness" in measures[0]:
+        of = [m["sharpness"] for m in measures]
+        found["sharpness"] = over_levels("radii", of[0]["sam"]["radii"], [m["sam"]["values"] for m in of])
+        found["asam_sharpness"] = over_levels("radii", of[0]["asam"]["radii"], [m["asam"]["values"] for m in of])
+        found["weight_norm"] = spread([m["weight_norm"] for m in of])
+    if "noise" in measures[0]:
+        levels = measures[0]["noise"]["sigmas"]
+        found["noise"] = over_levels(
+            "sigmas", levels, [[fmean(draws) for draws in m["noise"]["values"]] for m in measures]
+        )
+    if "curvature" in measures[0]:
+        found["curvature"] = {
+            "largest_eigenvalue": spread([m["curvature"]["eigenvalues"][0] for m in measures]),
+            "trace": spread([m["curvature"]["trace"] for m in measures]),
+        }
+
+
+def over_levels(name: str, levels: list[float], values: Sequence[Sequence[float]]) -> dict[str, list[Any]]:
+    """A curve per seed as mean and standard deviation at each level."""
+    spreads = [spread(at) for at in zip(*values, strict=True)]
+    return {
+        name: levels,
+        "mean": [s["mean"] for s in spreads],
+        "std": [s["std"] for s in spreads],
+        "values": [list(v) for v in values],
     }
 
 
