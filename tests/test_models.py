@@ -85,7 +85,8 @@ def test_the_two_forms_of_the_wide_network_differ_in_what_the_shortcut_takes():
     ("make", "words"),
     [
         (lambda: build("resnet19", classes=10), "model='resnet19': choose one of convnet"),
-        (lambda: build("wrn-29-2", classes=10), "depth=29: give 6n"),
+        (lambda: build("wrn-29-2", classes=10), "model='wrn-29-2'.*with a depth of 6n . 4, from 10 on"),
+        (lambda: WideResNet(10, depth=29), "depth=29: give 6n"),
         (lambda: ResNet(10, (1,), stem="mnist"), "stem='mnist'"),
         (lambda: WideResNet(10, form="new"), "form='new'"),
     ],
