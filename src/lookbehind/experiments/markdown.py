@@ -12,6 +12,7 @@ from lookbehind.experiments.table import (
     answer,
     clock,
     count,
+    counted,
     diverged,
     interval,
     loss,
@@ -28,7 +29,8 @@ def markdown(about: About, rows: Sequence[Row]) -> str:
     """The page as text; ``rows[0]`` is the baseline."""
     lines = [f"# {_escaped(about.title)}", "", *answer(rows), "", _line([*HEADS, "gradients"])]
     lines.append(_line(["---"] * (len(HEADS) + 1)))
-    lines += [_line(_cells(row, rows[0])) for row in rows]
+    most = max(len(row["seeds"]) for row in rows)
+    lines += [_line(_cells(row, rows[0], most)) for row in rows]
     common = ", ".join(f"{name} {setting(value)}" for name, value in about.settings.items())
     versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
     lines += [
@@ -47,10 +49,11 @@ def markdown(about: About, rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: Row, baseline: Row) -> list[str]:
+def _cells(row: Row, baseline: Row, most: int) -> list[str]:
     found = None if row is baseline else difference(row, baseline)
     gain = "" if found is None else f"{signed(found.mean)} ({interval(found)})"
-    name = f"`{row['method']}`" + (f", {diverged(row)}" if row["diverged"] else "")
+    fewer = counted(len(row["seeds"]), "seed") if len(row["seeds"]) < most else ""
+    name = ", ".join(filter(None, (f"`{row['method']}`", fewer, diverged(row))))
     return [
         name,
         with_std(row["accuracy"], accuracy),
