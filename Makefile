@@ -17,7 +17,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/.installed
-	$(RUN)/lookbehind compare --data digits --methods sgd sam asam lookbehind-sam lookbehind-asam --seeds 3 --out out/demo
+	$(RUN)/lookbehind compare --data digits --methods sgd sam asam lookbehind-sam lookbehind-asam --seeds 3 --measures sharpness noise --sigmas 0 0.1 0.2 0.3 0.4 0.5 --draws 3 --out out/demo
 
 # one torch thread per worker: two workers fill two cores
 test: $(VENV)/.installed

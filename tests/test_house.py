@@ -114,4 +114,5 @@ def test_the_demo_is_the_command_that_the_readme_shows():
     command = parsed(demo.split()[1:])
     assert command.comparison.methods == ("sgd", "sam", "asam", "lookbehind-sam", "lookbehind-asam")
     assert (command.comparison.seeds, command.comparison.settings.data) == (3, "digits")
+    assert command.comparison.measures.measures == ("sharpness", "noise")
     assert command.comparison.storage.out == Path("out/demo")

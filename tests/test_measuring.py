@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from lookbehind import cli
 from lookbehind.experiments import pool
 from lookbehind.experiments.compare import Comparison, compare, unfinished
+from lookbehind.measures.batchnorm import recalibrated
 from lookbehind.measures.noise import robustness
 from lookbehind.measures.sharpness import m_sharpness
 from lookbehind.training import measuring
@@ -82,6 +86,46 @@ def test_curvature_and_landscape_have_numbers(finished):
     assert landscape["line"][1] == landscape["plane"][1][1] < max(landscape["line"])
 
 
+def test_kinds_of_noise_are_those_of_the_library(finished):
+    measures = Measures(
+        measures=("analog", "quantisation"), analog_sigmas=(0.0, 0.1), bits=(8, 2), draws=2, noisy="matrices"
+    )
+    found, training = measured(finished, measures), trained(finished, Storage())
+    torch.set_num_threads(1)
+    for name, kind, levels in (("analog", "relative", (0.0, 0.1)), ("quantisation", "quantised", (8, 2))):
+        expected = robustness(
+            training.model,
+            training.parts.test.plain,
+            levels,
+            kind=kind,
+            draws=2,
+            weights="matrices",
+            statistics=lambda: training.parts.train.plain(shuffled=True),
+        )
+        assert found[name]["values"] == [list(values) for values in expected.values]
+        assert found[name]["statistics_minibatch"] == 500
+    assert found["analog"]["sigmas"] == [0.0, 0.1]
+    assert found["quantisation"]["bits"] == [8, 2]
+
+
+def test_the_way_to_another_solution_ends_there(finished, tmp_path):
+    """With BatchNorm re-estimated, the loss at distance 1 is that of the other network."""
+    other = Run(method="sgd", seed=1, **QUICK)
+    train(other, Storage(out=tmp_path))
+    there = Storage(out=tmp_path).directory(other)
+    found = measured(finished, Measures(measures=("towards",), towards=there, places=3))["towards"]
+    assert found["places"] == [0.0, 0.5, 1.0]
+    here, network = trained(finished, Storage()), trained(there, Storage()).model
+    torch.set_num_threads(1)
+    for model, place in ((here.model, 0), (network, 2)):
+        with recalibrated(model, here.parts.train.plain(shuffled=True)), torch.no_grad():
+            model.eval()
+            batches = list(measuring._minibatches(here, Measures())())
+            losses = [F.cross_entropy(model(x), y).item() for x, y in batches]
+        assert found["line"][place] == pytest.approx(mean(losses), rel=1e-5)
+    assert missing(finished, Measures(measures=("towards",), towards=finished, places=3)) == ["towards"]
+
+
 def test_a_damaged_file_of_measures_is_made_again(finished):
     first = measured(finished, SOME)
     for damage in ("", "[1]", '{"noise": 5'):
@@ -93,16 +137,28 @@ def test_a_damaged_file_of_measures_is_made_again(finished):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"measures": ("sharp",)}, "measures='sharp': choose one of 'sharpness', 'noise', 'curvature', 'landscape'"),
+        ({"measures": ("sharp",)}, "measures='sharp': choose one of 'sharpness', 'noise', 'analog'"),
         ({"draws": 0}, "draws=0"),
         ({"sigmas": (-1.0,)}, "sigma=-1.0"),
         ({"images": 0}, "images=0"),
+        ({"radii": (0.0,)}, "radius=0.0: give a number above 0"),
+        ({"radii": ()}, "radii=\\(\\): give at least one"),
+        ({"bits": (1,)}, "bits=1: give an integer >= 2"),
+        ({"places": 4}, "places=4: give an odd number"),
+        ({"reach": -1.0}, "reach=-1.0"),
+        ({"noisy": "some"}, "noisy='some': choose one of 'all', 'matrices'"),
+        ({"measures": ("towards",)}, "need each other"),
+        ({"towards": Path("there")}, "need each other"),
     ],
 )
 def test_wrong_measures_are_named(arguments, words):
     with pytest.raises(ValueError, match=words):
         Measures(**arguments)
-    assert set(MEASURES) == {"sharpness", "noise", "curvature", "landscape"}
+
+
+def test_measures_are_named_with_commas_or_spaces():
+    assert Measures(measures=("noise,sharpness", "curvature")).measures == ("noise", "sharpness", "curvature")
+    assert set(MEASURES) == {"sharpness", "noise", "analog", "quantisation", "curvature", "landscape", "towards"}
 
 
 def test_rows_have_the_measures_over_seeds(tmp_path, monkeypatch):
@@ -137,3 +193,82 @@ def test_rows_have_the_measures_over_seeds(tmp_path, monkeypatch):
     assert f"At sigma 0.3: sgd {good['noise']['mean'][1]:.3g}." in page
     monkeypatch.setattr(pool, "measured", lambda *_: pytest.fail("measured again"))
     assert compare(comparison(SOME)) == [good, bad]
+
+
+def test_saved_runs_are_measured_and_reported(tmp_path, capsys):
+    runs = [Run(method="sgd", seed=seed, **QUICK) for seed in (0, 1)] + [Run(method="sgd", seed=0, lr=0.01, **QUICK)]
+    for run in [*runs, Run(method="sgd", lr=1e38, schedule="constant", **QUICK)]:
+        train(run, Storage(out=tmp_path))
+    places = [str(path) for path in sorted(tmp_path.glob("runs/*"))]
+    words = [
+        "--measures",
+        "sharpness,noise",
+        "--radii",
+        "0.1",
+        "--sigmas",
+        "0",
+        "0.3",
+        "--draws",
+        "2",
+        "--minibatch",
+        "100",
+    ]
+    command = ["evaluate", *places, places[0], *words]
+    assert cli.main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) == 4  # the one that was given twice is there once
+    diverged = [one for one in found if one["measures"] == {}]
+    assert len(diverged) == 1
+    assert cli.main([*command, "--out", str(tmp_path / "report")]) == 0
+    shown = capsys.readouterr().out
+    assert "Noise in the weights" in shown
+    assert "sigma 0.3" in shown
+    rows = {row["method"]: row for row in json.loads((tmp_path / "report" / "results.json").read_text())}
+    assert set(rows) == {
+        "sgd:lr=0.05,lr_changes=step,schedule=cosine",
+        "sgd:lr=0.01,lr_changes=step,schedule=cosine",
+        "sgd:lr=1e+38,schedule=constant",
+    }
+    both = rows["sgd:lr=0.05,lr_changes=step,schedule=cosine"]
+    assert both["seeds"] == [0, 1]
+    values = [
+        mean(one["measures"]["noise"]["values"][1]) for one in found if one["run"] in {run.id for run in runs[:2]}
+    ]
+    assert both["noise"]["mean"][1] == pytest.approx(mean(values))
+    assert both["noise"]["std"][1] == pytest.approx(stdev(values))
+    assert (tmp_path / "report" / "figures" / "noise.pdf").exists()
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "sgd:" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--measures", "sharp"], "measures='sharp'"),
+        (["--measures", "sharpness", "--radii", "0"], "radius=0.0"),
+        (["--measures", "noise", "--sigmas", "-1"], "sigma=-1.0"),
+        (["--measures", "towards", "--towards", "/nowhere"], "/nowhere has no run.json"),
+        (["--out", "run.json"], "out=run.json: a file"),
+    ],
+)
+def test_wrong_words_of_evaluate(finished, words, message, capsys, monkeypatch):
+    monkeypatch.chdir(finished)
+    try:
+        code = cli.main(["evaluate", ".", *words])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    shown = capsys.readouterr()
+    assert message in " ".join((shown.out + shown.err).replace("│", " ").split())
+
+
+def test_a_network_with_a_nan_is_refused_by_name(finished, tmp_path, capsys):
+    copy = tmp_path / finished.name
+    shutil.copytree(finished, copy)
+    (copy / "measures.json").unlink(missing_ok=True)
+    weights = torch.load(copy / "weights.pt")
+    next(iter(weights.values())).view(-1)[0] = float("nan")
+    torch.save(weights, copy / "weights.pt")
+    for measure in ("sharpness", "curvature"):
+        assert cli.main(["evaluate", str(copy), "--measures", measure]) == 2
+        assert "is there a NaN in the weights" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import random
 import re
@@ -11,15 +12,20 @@ import sys
 from html.parser import HTMLParser
 from importlib import resources
 from itertools import pairwise
+from xml.etree import ElementTree
 
 import pytest
+from pages import ABOUT, CASES, DEAD, HOSTILE, LONG, MANY, TYPICAL, compared, curve, page, row, with_measures
 from rich.console import Console
 from scipy import stats
 
-from lookbehind.experiments import figures
+from lookbehind.experiments import drawing
 from lookbehind.experiments.differences import absent_controls, control_pairs, cost_ratio, difference, lines_of
-from lookbehind.experiments.report import About, render, write_report
-from lookbehind.experiments.results import Curve, spread
+from lookbehind.experiments.markdown import markdown
+from lookbehind.experiments.measure_tables import grids, terminal_grids
+from lookbehind.experiments.output import write_results
+from lookbehind.experiments.pictures import pictures
+from lookbehind.experiments.report import render
 from lookbehind.experiments.table import (
     answer,
     count,
@@ -34,96 +40,7 @@ from lookbehind.experiments.table import (
     terminal_table,
 )
 
-HOSTILE = "<script>alert('x')</script>&\"$x_1$[bold red]"
-LONG = "lookbehind-asam:k=10,alpha=adaptive"
-ABOUT = About(
-    title="digits, <convnet>",
-    command="lookbehind compare --methods 'a & b'",
-    settings={"data": "digits", "epochs": 12, "lr": 0.1, "warmup": None},
-    versions={"lookbehind": "0.1", "torch": "2.6"},
-    machine="2 cores",
-    started="2025-01-01T10:00:00",
-    seconds=4321.0,
-    notices=["data files are not the official ones by MD5"],
-)
 VOID = {"meta", "br", "wbr", "hr", "img", "link", "input"}
-
-
-def row(method, values, cost=1, seeds=None):
-    """A row with these accuracies; None is a run that diverged."""
-    others = {
-        name: spread([None if v is None else v + shift for v in values])
-        for name, shift in {"best_accuracy": 0.5, "recalibrated_accuracy": 0.1, "train_accuracy": 3.0}.items()
-    }
-    return {
-        "method": method,
-        "settings": {"lr": 0.1, "rho": 0.05},
-        "seeds": list(range(len(values))) if seeds is None else seeds,
-        "accuracy": spread(values),
-        "validation_accuracy": spread([None] * len(values)),
-        "train_loss": spread([None if v is None else (100 - v) / 200 for v in values]),
-        "test_loss": spread([None if v is None else (100 - v) / 50 for v in values]),
-        "alpha": spread([None] * len(values)),
-        "gradient_evaluations": round(1200 * cost),
-        "epochs": 12.0,
-        "seconds": spread([10.0 * cost + 0.1 * i for i in range(len(values))]),
-        "diverged": sum(v is None for v in values),
-        **others,
-    }
-
-
-def curve(final, seed=0, cost=1, alpha=None, epochs=12):
-    """A run that climbs to its final accuracy, or diverges in its middle."""
-    noise = random.Random(seed)
-    climb = [(final or 60.0) - 50 * math.exp(-e / 3) - noise.random() * (epochs - e) / 9 for e in range(1, epochs + 1)]
-    test = [a if final is not None or e < epochs // 2 else None for e, a in enumerate(climb)]
-    steps = range(1, epochs + 1)
-    return Curve(
-        seed=seed,
-        epochs=[float(e) for e in steps],
-        gradient_evaluations=[round(100 * cost * e) for e in steps],
-        test_accuracy=test,
-        train_accuracy=test,
-        loss=[None if a is None else 3 * math.exp(-e / 3) for e, a in zip(steps, test, strict=True)],
-        lr=[0.1] * epochs,
-        alpha=[0.9 - 0.03 * e if alpha == "adaptive" else alpha for e in steps],
-    )
-
-
-def compared(*methods):
-    """Rows, and curves that end where the rows do, of (method, accuracies, cost)."""
-    rows = [row(method, values, cost) for method, values, cost in methods]
-    curves = {
-        method: [curve(v, seed, cost, "adaptive" if "adaptive" in method else None) for seed, v in enumerate(values)]
-        for method, values, cost in methods
-    }
-    return rows, curves
-
-
-TYPICAL = (
-    ("sgd", [90.0, 91.0, 92.0], 1),
-    ("sam", [90.5, 91.4, 92.9], 2),
-    ("lookbehind-sam", [91.0, 92.1, 92.9], 6),
-    (LONG, [91.0, None, 93.0], 11),
-    ("sam-matched", [90.9, 92.2, 92.8], 2),
-    (HOSTILE, [80.0, 85.0, 84.0], 3),
-)
-MANY = tuple((f"lookbehind-asam:k={k},alpha=adaptive", [90 + 0.1 * k, 91.0, None], k + 1) for k in range(25))
-DEAD = (("sgd", [None, None], 1), ("sam", [None, None], 2))
-CASES = {
-    "typical": TYPICAL,
-    "many": MANY,
-    "dead": DEAD,
-    "dead baseline": (DEAD[0], ("sam", [90.0, 91.0], 2)),
-    "one method": (("lookbehind-sam", [90.0], 6),),
-    "one seed": (("sgd", [90.0], 1), (HOSTILE, [91.0], 2)),
-    "no gradients": (("sgd", [90.0, 91.0], 0), ("sam", [90.0, 91.0], 0)),
-    "chance level": (*TYPICAL, ("sam:rho=50", [10.0, 10.0, 10.0], 2)),
-}
-
-
-def page(*methods):
-    return render(ABOUT, *compared(*methods))
 
 
 class Tree(HTMLParser):
@@ -257,7 +174,7 @@ def test_every_page_is_whole_by_itself(case):
     assert len(tree.ids) == len(set(tree.ids))
     assert all(link.startswith(("#", "data:")) for link in tree.links)
     assert {link[1:] for link in tree.links} | set(re.findall(r"url\(#([^)]+)\)", text)) <= set(tree.ids)
-    assert not re.search(r"<script|@import|url\([^#)]|\bnan\b|\bNone\b|Undefined", text)
+    assert not re.search(r"@import|url\([^#)]|\bnan\b|\bNone\b|Undefined", text)
     assert ("html", {"lang": "en"}) in tree.tags
     assert any(attributes.get("name") == "viewport" for tag, attributes in tree.tags)
     assert all(attributes.get("scope") in ("row", "col") for tag, attributes in tree.tags if tag == "th")
@@ -274,7 +191,18 @@ def test_figures_are_there_when_they_have_something_to_show():
     assert titles(TYPICAL) == [*both, "Cost against accuracy", "Accuracy of every seed", "Training loss", "Alpha"]
     assert titles(TYPICAL[:2]) == [*both, "Cost against accuracy", "Accuracy of every seed", "Training loss"]
     assert titles(DEAD) == [*both, "Training loss"]
-    assert "<svg" not in render(ABOUT, compared(*DEAD)[0], {})
+    assert "<svg" not in render(ABOUT, compared(*DEAD)[0], pictures(compared(*DEAD)[0], {}))
+    rows, _ = compared(*TYPICAL[:2])
+    drawn = pictures(with_measures(rows), {})
+    assert [one.title for one in drawn] == [
+        "Cost against accuracy", "Accuracy of every seed", "Noise in the weights", "Additive noise in the weights",
+        "Coarse weights", "Sharpness", "Sharpness, adaptive", "Loss along a random direction",
+        "Loss on the way to another solution", "Training loss against sharpness", "Landscape",
+    ]  # fmt: skip
+    captions = {one.name: one.caption for one in drawn}
+    assert captions["noise"].endswith("At sigma 0.5: sgd 72.5 and sam 71.4.")
+    assert captions["quantisation"].endswith("At 2 bits: sgd 85 and sam 84.")
+    assert captions["sharpness"].endswith("At radius 5: sgd 5.25 and sam 10.5.")
 
 
 def test_the_table_has_the_numbers_of_the_rows():
@@ -295,7 +223,7 @@ def test_the_table_has_the_numbers_of_the_rows():
 
 def test_a_hostile_label_is_text_in_table_and_figures():
     text = page(*TYPICAL)
-    assert "<script" not in text
+    assert text.count("<script") == 1  # our own
     tree = Tree(text)
     assert any(cells and cells[0].startswith(HOSTILE) for cells in tree.rows)
     # in the figures it is folded; nothing of it is taken for a formula
@@ -305,20 +233,61 @@ def test_a_hostile_label_is_text_in_table_and_figures():
 
 
 def test_the_same_input_gives_the_same_bytes_and_all_of_them(tmp_path):
-    write_report(tmp_path / "new" / "a.html", ABOUT, *compared(*TYPICAL))
-    write_report(tmp_path / "new" / "b.html", ABOUT, *compared(*TYPICAL))
-    first, second = (tmp_path / "new" / "a.html").read_bytes(), (tmp_path / "new" / "b.html").read_bytes()
-    assert first == second
-    assert first.rstrip().endswith(b"</html>")
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["a.html", "b.html"]
-    with pytest.raises(ValueError, match="at least one method"):
-        write_report(tmp_path / "c.html", ABOUT, [], {})
+    rows, curves = compared(*TYPICAL)
+    for name in ("a", "b"):
+        write_results(tmp_path / name, ABOUT, with_measures(rows), curves)
+    files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".html", ".json", ".md", ".svg", ".pdf"}
+    for path in files:
+        content = (tmp_path / "a" / path).read_bytes()
+        assert content == (tmp_path / "b" / path).read_bytes(), path
+        if path.suffix == ".pdf":
+            assert content.startswith(b"%PDF")
+            assert content.rstrip().endswith(b"%%EOF")
+        if path.suffix == ".svg":
+            assert ElementTree.fromstring(content).tag.endswith("svg")
+    names = {path.stem for path in files if path.suffix == ".svg"}
+    assert names == {path.stem for path in files if path.suffix == ".pdf"}
+    assert names >= {"noise", "sharpness", "loss-sharpness", "planes", "landscape", "accuracy-epochs", "alpha"}
+    assert (tmp_path / "a" / "report.html").read_text().rstrip().endswith("</html>")
+    assert json.loads((tmp_path / "a" / "results.json").read_text()) == with_measures(rows)
+    write_results(tmp_path / "none", ABOUT, [], {})
+    assert not (tmp_path / "none" / "report.html").exists()
+
+
+def test_measures_in_numbers_are_those_of_the_rows():
+    rows = with_measures(compared(*TYPICAL[:2])[0])
+    found = {grid.title: grid for grid in grids(rows)}
+    noise = found["Noise in the weights"]
+    assert noise.heads == ["method", "sigma 0", "sigma 0.25", "sigma 0.5"]
+    # of 69, 69 * 1.05 and 69 * 1.1
+    assert noise.lines[0][0] == "sgd"
+    assert noise.lines[0][3] == "72.45 ± 3.45"
+    assert found["Curvature"].lines[1] == ["sam", "12 ± 2", "809 ± 1,331"]
+    assert found["Coarse weights"].heads[-1] == "bits 2"
+    assert [len(grid.heads) for grid in grids(rows, most=2)][:1] == [3]
+    assert grids(rows, most=1)[0].heads == ["method", "sigma 0.5"]
+    assert grids(compared(*TYPICAL)[0]) == []
+    lines = Tree(render(ABOUT, rows, [])).rows
+    assert ["sgd", *noise.lines[0][1:]] in lines
+    assert "| `sgd` | " + " | ".join(noise.lines[0][1:]) + " |" in markdown(ABOUT, rows)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_measures_fit_the_terminal(width):
+    file = io.StringIO()
+    for table in terminal_grids(with_measures(compared(*TYPICAL)[0]), width):
+        Console(file=file, width=width).print(table)
+    lines = file.getvalue().splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= width
+    assert "\N{HORIZONTAL ELLIPSIS}" not in file.getvalue()
+    assert sum("Noise in the weights" in line for line in lines) == 1
 
 
 def test_every_colour_of_the_figures_is_a_variable_of_the_page_in_light_and_dark():
     css = (resources.files("lookbehind.experiments") / "templates" / "report.css").read_text()
     light, dark = css.split("prefers-color-scheme: dark")
-    for value in figures.VARIABLES.values():
+    for value in drawing.VARIABLES.values():
         for name in re.findall(r"--[\w-]+", value):
             assert f"{name}:" in light, name
             assert f"{name}:" in dark, name
@@ -326,20 +295,20 @@ def test_every_colour_of_the_figures_is_a_variable_of_the_page_in_light_and_dark
 
 
 def test_methods_look_different_in_grey_too():
-    seen = figures.looks([method for method, _, _ in MANY])
+    seen = drawing.looks([method for method, _, _ in MANY])
     assert len({(look.marker, look.dash) for look in seen.values()}) == 25
-    seen = figures.looks(["sgd", "sam", "lookbehind-asam:k=5", "lookahead"])
-    assert [look.color in figures.SHADES[kin] for look, kin in zip(seen.values(), figures.SHADES, strict=True)] == [
+    seen = drawing.looks(["sgd", "sam", "lookbehind-asam:k=5", "lookahead"])
+    assert [look.color in drawing.SHADES[kin] for look, kin in zip(seen.values(), drawing.SHADES, strict=True)] == [
         True
     ] * 4
 
 
 def test_labels_stand_apart_and_near_their_points():
-    assert figures._apart([0.2, 0.8], [0.1, 0.1]) == pytest.approx([0.2, 0.8])
-    assert figures._apart([0.5, 0.5, 0.5], [0.1, 0.2, 0.1]) == pytest.approx([0.35, 0.5, 0.65])
-    assert figures._apart([0.0, 0.0], [0.1, 0.1]) == pytest.approx([0.05, 0.15])
+    assert drawing._apart([0.2, 0.8], [0.1, 0.1]) == pytest.approx([0.2, 0.8])
+    assert drawing._apart([0.5, 0.5, 0.5], [0.1, 0.2, 0.1]) == pytest.approx([0.35, 0.5, 0.65])
+    assert drawing._apart([0.0, 0.0], [0.1, 0.1]) == pytest.approx([0.05, 0.15])
     wanted = sorted(random.Random(0).random() ** 3 for _ in range(20))
-    found = figures._apart(wanted, [0.045] * 20)
+    found = drawing._apart(wanted, [0.045] * 20)
     assert all(b - a >= 0.045 - 1e-9 for a, b in pairwise(found))
     assert -0.03 < found[0] < found[-1] < 1.03
 

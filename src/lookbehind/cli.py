@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any, Literal
 
 try:
@@ -17,16 +18,18 @@ try:
     from rich import box
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import track
+    from rich.progress import Progress, TimeElapsedColumn
     from rich.table import Table
 
     from lookbehind.data.vision import SETS
     from lookbehind.experiments.compare import Comparison, compare, runs_of, unfinished
     from lookbehind.experiments.display import Display
+    from lookbehind.experiments.measure_tables import terminal_grids
     from lookbehind.experiments.pool import Ended, Told, run_all
+    from lookbehind.experiments.saved import Saved, by_method, measure_saved, rows_of, write_saved
     from lookbehind.experiments.table import CAPTION, accuracy, answer, loss, terminal_table
     from lookbehind.models import MODELS
-    from lookbehind.training.evaluate import evaluate
+    from lookbehind.training.measuring import Measures
     from lookbehind.training.methods import METHODS
     from lookbehind.training.run import Run
     from lookbehind.training.train import Storage, finished_records
@@ -77,6 +80,8 @@ class Compare:
             return INTERRUPTED
         console.print(terminal_table(rows, console.width))
         say(console, f"{CAPTION}\n\n{' '.join(answer(rows))}\n", wrapped=True)
+        for table in terminal_grids(rows, console.width):
+            console.print(table)
         say(console, f"report   {out / 'report.html'}\nresults  {out / 'results.json'}, {out / 'results.md'}")
         if failed:
             say(console, f"{len(failed)} of {len(named)} runs failed; see above")
@@ -120,43 +125,78 @@ class Train:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure the networks of finished runs: loss and accuracy, with BatchNorm as trained and re-estimated.
+    """Measure the networks of finished runs: loss and accuracy, sharpness, robustness, curvature, landscape.
 
     For example:
 
     lookbehind evaluate out/compare/runs/*
+
+    lookbehind evaluate out/compare/runs/* --measures sharpness,noise,curvature,landscape --out out/measured
+
+    lookbehind evaluate out/compare/runs/sgd-* --measures towards --towards out/compare/runs/sam-seed0-0123456789
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Directories of finished runs, OUT/runs/ID."""
+    measures: Measures = field(default_factory=Measures)
     data_dir: Path = Path("data")
     """The data sets' official files."""
+    out: Path | None = None
+    """Write report.html, results.json, results.md and the figures here."""
     json: bool = False
-    """Print JSON in place of a table."""
+    """Print JSON in place of tables."""
 
     def __call__(self, console: Console, command: str) -> int:
         """Measure and print."""
+        began, storage = monotonic(), Storage(data_dir=self.data_dir)
         if not self.runs:
             raise ValueError("give the directories of finished runs, such as out/compare/runs/*")
+        if self.out is not None and self.out.exists() and not self.out.is_dir():
+            raise ValueError(f"out={self.out}: a file; give a directory")
+        runs = list(dict.fromkeys(self.runs))
         found = []
-        for path in track(self.runs, "measuring", transient=True, disable=self.json or not console.is_terminal):
-            if (path / "run.json").exists() and not (path / "weights.pt").exists():
-                say(Console(stderr=True), f"note: {path} is not finished, so it is left out")
-            else:
-                found.append(evaluate(path, Storage(data_dir=self.data_dir)))
+        bar = Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console, transient=True)
+        bar.disable = self.json or not console.is_terminal
+        with bar:
+            task = bar.add_task("measuring", total=len(runs) * (1 + len(self.measures.measures)))
+            for number, path in enumerate(runs):
+                if (path / "run.json").exists() and not (path / "weights.pt").exists():
+                    say(Console(stderr=True), f"note: {path} is not finished, so it is left out")
+                    continue
+
+                def watch(name: str, path: Path = path) -> None:
+                    bar.advance(task)
+                    bar.update(task, description=f"{escape(path.name)}: {name}")
+
+                found.append(measure_saved(path, self.measures, storage, watch))
+                bar.update(task, completed=(number + 1) * (1 + len(self.measures.measures)))
         if self.json:
-            print(json.dumps(found, indent=2, allow_nan=False))
-            return 0
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        table.add_column("method", overflow="fold")
-        for name in ("seed", "train\nloss", "train\n%", "test\nloss", "test\n%", "BatchNorm\nre-estimated %"):
-            table.add_column(name, justify="right", no_wrap=True)
-        keys = ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "recalibrated_test_accuracy")
-        for one in found:
-            values = (loss(one[key]) if "loss" in key else accuracy(one[key]) for key in keys)
-            table.add_row(escape(one["method"]), str(one["seed"]), *values)
-        console.print(table)
+            print(json.dumps([one.scores | {"measures": one.measures} for one in found], indent=2, allow_nan=False))
+        else:
+            console.print(_scores(found))
+        if found and (self.out is not None or not self.json):
+            groups = by_method(found)
+            rows = rows_of(groups)
+            if not self.json:
+                for table in terminal_grids(rows, console.width):
+                    console.print(table)
+            if self.out is not None:
+                write_saved(self.out, groups, rows, command, began)
+                if not self.json:
+                    say(console, f"report   {self.out / 'report.html'}\nfigures  {self.out / 'figures'}")
         return 0
+
+
+def _scores(found: Sequence[Saved]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("method", overflow="fold")
+    for name in ("seed", "train\nloss", "train\n%", "test\nloss", "test\n%", "BatchNorm\nre-estimated %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    keys = ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "recalibrated_test_accuracy")
+    for one in found:
+        values = (loss(one.scores[key]) if "loss" in key else accuracy(one.scores[key]) for key in keys)
+        table.add_row(escape(one.run.method), str(one.run.seed), *values)
+    return table
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
-import torch
-
-from lookbehind.data.files import written_whole
 from lookbehind.experiments.pool import Ended, Notice, Told, run_all, warnings_told
 from lookbehind.experiments.results import Row, curve, row
 from lookbehind.optim.checks import count, one_of
@@ -183,8 +177,8 @@ def _write(
     comparison: Comparison, runs: Runs, notices: list[str], command: str, started: str, seconds: float
 ) -> list[Row]:
     # matplotlib takes long to import, and the worker processes have no use for it
-    from lookbehind.experiments.markdown import markdown
-    from lookbehind.experiments.report import About, write_report
+    from lookbehind.experiments.output import machine, versions, write_results
+    from lookbehind.experiments.report import About
 
     known = {m: [(run, finished_records(run, comparison.storage)) for run in some] for m, some in runs.items()}
     done: dict[str, list[tuple[Run, list[Record]]]] = {
@@ -208,20 +202,12 @@ def _write(
         command=command,
         settings=_common(runs) | {"seeds": comparison.seeds, "budget": comparison.budget},
         versions=versions(),
-        machine=f"{platform.machine()}, {os.cpu_count()} cores, {first.filled.device}",
+        machine=machine(first.filled.device),
         started=started,
         seconds=seconds,
         notices=notices,
     )
-    out = Path(comparison.storage.out)
-    out.mkdir(parents=True, exist_ok=True)
-    files = {"results.json": _json(rows), "comparison.json": _json(about.__dict__)}
-    if rows:
-        files["results.md"] = markdown(about, rows)
-        write_report(out / "report.html", about, rows, curves)
-    for name, content in files.items():
-        with written_whole(out / name) as file:
-            file.write(content.encode(errors="backslashreplace"))  # a path may not be Unicode
+    write_results(Path(comparison.storage.out), about, rows, curves)
     return rows
 
 
@@ -231,10 +217,6 @@ def _measures(runs: Sequence[tuple[Run, list[Record]]], comparison: Comparison) 
     return [measured(place, comparison.measures) for place in places if not missing(place, comparison.measures)]
 
 
-def _json(content: Any) -> str:
-    return json.dumps(content, indent=2, allow_nan=False)
-
-
 def _common(runs: Runs) -> dict[str, Any]:
     """The settings that all methods share."""
     filled = [run.filled for some in runs.values() for run in some]
@@ -242,9 +224,3 @@ def _common(runs: Runs) -> dict[str, Any]:
     names = [f.name for f in fields(Settings) if f.name in read]
     values = {name: {json.dumps(getattr(run, name)) for run in filled} for name in names}
     return {name: json.loads(next(iter(found))) for name, found in values.items() if len(found) == 1}
-
-
-def versions() -> dict[str, str]:
-    """Of what the numbers may depend on."""
-    packages = {name: version(name) for name in ("lookbehind", "numpy")}
-    return {"python": sys.version.split()[0], "torch": torch.__version__, **packages}

@@ -122,13 +122,18 @@ class Line:
 
 
 def level_lines(rows: Sequence[Row], key: str, levels: str) -> list[Line]:
-    """A line per method over the levels of a measure: mean, least and greatest over the seeds."""
+    """A line per method over the levels of a measure: mean, least and greatest over the seeds where it is finite."""
     lines = []
     for row in rows:
         found: Mapping[str, list[Any]] | None = row.get(key)  # type: ignore[assignment]
         if found is not None:
-            at = list(zip(*found["values"], strict=True))
-            lines.append(Line(row["method"], found[levels], found["mean"], [*map(min, at)], [*map(max, at)]))
+            at = [[value for value in values if value is not None] for values in zip(*found["values"], strict=True)]
+            kept = [(x, values) for x, values in zip(found[levels], at, strict=True) if values]
+            if kept:
+                xs, numbers = [x for x, _ in kept], [values for _, values in kept]
+                lines.append(
+                    Line(row["method"], xs, [*map(fmean, numbers)], [*map(min, numbers)], [*map(max, numbers)])
+                )
     return lines
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lookbehind.experiments.pool import Ended, Notice, Told
+from lookbehind.experiments.pool import Ended, Measuring, Notice, Told
 from lookbehind.training.run import Run
 from lookbehind.training.train import Progress as RunProgress
 
@@ -56,15 +56,19 @@ class Display:
             self._bars.console.print(f"[yellow]note:[/] {escape(told.text)}")
         elif isinstance(told, Ended):
             self._end(told)
+        elif isinstance(told, Measuring):
+            self._bars.update(self._task(told.id), words=f"measuring {told.name}")
         else:
             self._move(told)
 
+    def _task(self, run: str) -> TaskID:
+        if run not in self._tasks:
+            self._tasks[run] = self._bars.add_task(escape(self._names[run]), total=1.0, words="")
+        return self._tasks[run]
+
     def _move(self, told: RunProgress) -> None:
-        if told.id not in self._tasks:
-            name = escape(self._names[told.id])
-            self._tasks[told.id] = self._bars.add_task(name, total=told.steps, words="")
-        task = self._tasks[told.id]
-        self._bars.update(task, completed=told.step)
+        task = self._task(told.id)
+        self._bars.update(task, completed=told.step / told.steps)
         if told.record is not None:
             accuracy = told.record["test_accuracy"]
             shown = f", {accuracy:.1f} %" if accuracy is not None else ""

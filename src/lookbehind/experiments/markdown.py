@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lookbehind.experiments.differences import cost_ratio, difference
+from lookbehind.experiments.measure_tables import grids
 from lookbehind.experiments.report import About
 from lookbehind.experiments.results import Row
 from lookbehind.experiments.table import (
@@ -38,6 +39,7 @@ def markdown(about: About, rows: Sequence[Row]) -> str:
         "Mean ± standard deviation over the seeds, after the last epoch. The difference is to the first row, paired by "
         "seed, with its two-sided 95 % t interval, in bold where that does not contain zero. The best epoch is chosen "
         "on the test set, as in the paper, so it is too good.",
+        *_measures(rows),
         "",
         f"    {about.command}",
         "",
@@ -47,6 +49,15 @@ def markdown(about: About, rows: Sequence[Row]) -> str:
     ]
     lines += [line for notice in about.notices for line in ("", f"> {_escaped(notice)}")]
     return "\n".join(lines) + "\n"
+
+
+def _measures(rows: Sequence[Row]) -> list[str]:
+    """A table per measure."""
+    lines = []
+    for grid in grids(rows):
+        lines += ["", f"## {grid.title}", "", grid.note, "", _line(grid.heads), _line(["---"] * len(grid.heads))]
+        lines += [_line([f"`{method}`", *cells]) for method, *cells in grid.lines]
+    return lines
 
 
 def _cells(row: Row, baseline: Row, most: int) -> list[str]:

@@ -52,7 +52,15 @@ class Ended:
         return bool(self.records) and self.records[-1]["event"] == "end"
 
 
-Told = Progress | Notice | Ended
+@dataclass(frozen=True)
+class Measuring:
+    """A run is trained, and this is being measured of it."""
+
+    id: str
+    name: str
+
+
+Told = Progress | Notice | Measuring | Ended
 Tell = Callable[[Told], None]
 
 
@@ -85,7 +93,7 @@ def _run_in_pool(todo: list[Run], storage: Storage, jobs: int, tell: Tell, measu
     begun: set[str] = set()
 
     def listen(told: Told) -> None:
-        if isinstance(told, Progress):
+        if isinstance(told, (Progress, Measuring)):
             begun.add(told.id)
         tell(told)
 
@@ -145,7 +153,7 @@ def _train(run: Run, storage: Storage, measures: Measures, tell: Tell, stop: Cal
         with warnings_told(tell):
             ended = Ended(run, train(run, storage, watch=_every(INTERVAL, tell), stop=stop))
             if ended.finished and not ended.records[-1]["diverged"]:
-                measured(storage.directory(run), measures, storage)
+                measured(storage.directory(run), measures, storage, lambda name: tell(Measuring(run.id, name)))
             return ended
     except Exception as error:
         return Ended(run, [], f"{type(error).__name__}: {error}")

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from lookbehind.data.files import written_whole
-from lookbehind.experiments import figures
-from lookbehind.experiments.differences import (
-    absent_controls,
-    best_of,
-    control_pairs,
-    cost_ratio,
-    difference,
-    level_lines,
-    lines_of,
-)
-from lookbehind.experiments.results import Curve, Row, Spread
+from lookbehind.experiments.differences import absent_controls, control_pairs, cost_ratio, difference
+from lookbehind.experiments.measure_tables import grids
+from lookbehind.experiments.pictures import Picture
+from lookbehind.experiments.results import Row, Spread
 from lookbehind.experiments.table import (
     accuracy,
     answer,
@@ -32,9 +22,7 @@ from lookbehind.experiments.table import (
     count,
     diverged,
     duration,
-    finite,
     interval,
-    joined,
     loss,
     loss_with_std,
     ratio,
@@ -42,12 +30,6 @@ from lookbehind.experiments.table import (
     signed,
     with_std,
 )
-
-NOISE = "Every weight is multiplied by N(1, sigma^2), then BatchNorm statistics are estimated again. "
-SHARPNESS = "By how much the training loss rises at the worst point that one step of this length finds; it follows the "
-SHARPNESS += "loss and the size of the weights, so it is not generalization. "
-Named = tuple[str, str, str]
-"""A figure with its title and caption."""
 
 
 @dataclass(frozen=True)
@@ -69,27 +51,8 @@ class About:
     """Warnings that the reader must see."""
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure of the page."""
-
-    title: str
-    caption: str
-    svg: Markup
-
-
-def write_report(path: Path, about: About, rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]]) -> None:
-    """Write the report; ``rows[0]`` is the baseline, ``curves`` has the runs by method. All of it or nothing."""
-    if not rows:
-        raise ValueError("rows is empty: a report needs at least one method")
-    text = render(about, rows, curves)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(path) as file:
-        file.write(text.encode(errors="backslashreplace"))  # a path may not be Unicode
-
-
-def render(about: About, rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]]) -> str:
-    """The page as text."""
+def render(about: About, rows: Sequence[Row], pictures: Sequence[Picture]) -> str:
+    """The page as text; ``rows[0]`` is the baseline."""
     folder = resources.files("lookbehind.experiments") / "templates"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"breakable": breakable, "setting": setting}
@@ -97,12 +60,14 @@ def render(about: About, rows: Sequence[Row], curves: Mapping[str, Sequence[Curv
     return template.render(
         about=about,
         css=Markup((folder / "report.css").read_text("utf-8")),
+        script=Markup((folder / "report.js").read_text("utf-8")),
         answer=answer(rows),
         lines=[_cells(row, rows) for row in rows],
         seeds=[line for row in rows for line in _seed_cells(row)],
         baseline=rows[0]["method"],
         columns=_columns(rows),
-        pictures=pictures(rows, curves),
+        pictures=pictures,
+        measures=grids(rows),
         controls=[_control_cells(*pair) for pair in control_pairs(rows)],
         absent=absent_controls(rows),
         took=clock(about.seconds),
@@ -174,117 +139,3 @@ def _control_cells(row: Row, control: Row) -> dict[str, Any]:
 def breakable(label: str) -> Markup:
     """A label that may be broken after a colon or comma."""
     return Markup("<wbr>").join(re.findall(r"[^:,]+[:,]*|[:,]+", label))
-
-
-def pictures(rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]]) -> list[Picture]:
-    """Every figure that has something to show."""
-    seen = figures.looks([row["method"] for row in rows])
-    runs = {method: curves[method] for method in seen if curves.get(method)}
-    drawn = [*_learning(runs, seen), *_accuracies(rows, seen), *_loss(runs, seen), *_alpha(runs, seen)]
-    drawn += _measures(rows, seen)
-    return [Picture(title, caption, inlined(svg, f"f{i}")) for i, (title, caption, svg) in enumerate(drawn)]
-
-
-def _learning(runs: Mapping[str, Sequence[Curve]], seen: figures.Looks) -> Iterator[Named]:
-    lines = lines_of(runs, lambda curve: curve.test_accuracy)
-    if not lines:
-        return
-    crowded = len(lines) > figures.BANDS
-    bands = "; bands are left out, there would be too many" if crowded else ", band from least to greatest"
-    what = f"Mean over seeds{bands}" if any(line.low != line.high for line in lines) else "One seed"
-    ends = joined([f"{line.method} {accuracy(line.mean[-1])}" for line in lines], most=8)
-    early = any(min(line.mean) < min(line.low[len(line.low) // 2 :]) for line in lines)
-    below = " The axis leaves out the low values of the first epochs." if early else ""
-    caption = f"{what}. At the end, in %: {ends}.{below}"
-    svg = figures.curves_figure(lines, seen, "epochs", "test accuracy %")
-    yield "Test accuracy against epochs", caption, svg
-    lines = lines_of(runs, lambda curve: curve.test_accuracy, by_gradients=True)
-    ordered = sorted(lines, key=lambda line: line.x[-1])
-    costs = joined([f"{line.method} {count(round(line.x[-1]))}" for line in ordered], most=8)
-    caption = f"The same curves by their cost. Gradient evaluations at the end: {costs}."
-    svg = figures.curves_figure(lines, seen, figures.GRADIENTS, "test accuracy %")
-    yield "Test accuracy against gradient evaluations", caption, svg
-
-
-def _accuracies(rows: Sequence[Row], seen: figures.Looks) -> Iterator[Named]:
-    best = best_of(rows)
-    if best is None:
-        return
-    named = [rows[0]] if best is rows[0] else [rows[0], best]
-    values = [f"{row['method']} {with_std(row['accuracy'], accuracy)} % for {count(row['gradient_evaluations'])}"
-              for row in named]  # fmt: skip
-    gone = [row["method"] for row in rows if row["accuracy"]["mean"] is None]
-    lost = f" Not shown, for every run diverged: {joined(gone)}." if gone else ""
-    bars = " Bars: standard deviation; faint points: seeds." if any(row["accuracy"]["std"] for row in rows) else ""
-    caption = f"{', '.join(values)} gradients.{bars} Methods of equal cost stand side by side.{lost}"
-    yield "Cost against accuracy", caption, figures.cost_figure(rows, seen)
-    numbers = [value for row in rows for value in finite(row["accuracy"]["values"])]
-    line = ", a grey line at the mean of the baseline" if rows[0]["accuracy"]["mean"] is not None else ""
-    caption = (
-        f"A point per seed, a bar at the mean{line}. All runs lie from "
-        f"{accuracy(min(numbers))} to {accuracy(max(numbers))} %.{lost}"
-    )
-    yield "Accuracy of every seed", caption, figures.seeds_figure(rows, seen)
-
-
-def _loss(runs: Mapping[str, Sequence[Curve]], seen: figures.Looks) -> Iterator[Named]:
-    lines = lines_of(runs, lambda curve: curve.loss)
-    if lines:
-        values = [value for line in lines for value in line.low]
-        log = min(values) > 0 and max(values) > 10 * min(values)
-        ends = joined([f"{line.method} {loss(line.mean[-1])}" for line in lines], most=8)
-        caption = f"During the epoch, at the unperturbed weights; mean over seeds. At the end: {ends}."
-        yield "Training loss", caption, figures.curves_figure(lines, seen, "epochs", "training loss", log=log)
-
-
-def _alpha(runs: Mapping[str, Sequence[Curve]], seen: figures.Looks) -> Iterator[Named]:
-    lines = [line for line in lines_of(runs, lambda curve: curve.alpha) if max(line.high) - min(line.low) > 1e-6]
-    if lines:
-        ends = joined([f"{line.method} {line.mean[-1]:.2f}" for line in lines], most=8)
-        caption = f"How far the slow weights follow the fast ones; mean over seeds. At the end: {ends}."
-        yield "Alpha", caption, figures.curves_figure(lines, seen, "epochs", "alpha")
-
-
-def _measures(rows: Sequence[Row], seen: figures.Looks) -> Iterator[Named]:
-    for key, levels, title, xlabel, ylabel, what in (
-        ("noise", "sigmas", "Noise in the weights", "sigma of the noise", "accuracy % with noise", NOISE),
-        ("sharpness", "radii", "Sharpness", "radius", "rise of the loss", SHARPNESS),
-        ("asam_sharpness", "radii", "Sharpness, adaptive", "radius, relative to each weight", "rise of the loss", ""),
-    ):
-        lines = level_lines(rows, key, levels)
-        if lines:
-            values = [value for line in lines for value in line.low]
-            log = key != "noise" and min(values) > 0 and max(values) > 10 * min(values)
-            ends = joined([f"{line.method} {line.mean[-1]:.3g}" for line in lines], most=8)
-            level = {"sigmas": "sigma", "radii": "radius"}[levels]
-            caption = f"{what}Mean over seeds. At {level} {lines[0].x[-1]:g}: {ends}."
-            yield title, caption, figures.curves_figure(lines, seen, xlabel, ylabel, log=log)
-
-
-def inlined(text: str, name: str) -> Markup:
-    """Take an SVG file into a page: ids that no other figure has, the page's colours and font, nothing idle."""
-    root = ElementTree.fromstring(text)
-    used = set(re.findall(r"(?:url\(|href=\")#(\w+)", text))
-    for element in root.iter():
-        element.tag = element.tag.split("}")[1]
-        for child in list(element):
-            if child.tag.split("}")[1] in ("metadata", "style"):
-                element.remove(child)
-        if element.tag != "text":
-            element.text = None
-        element.tail = None
-        attributes = {key.split("}")[-1]: value for key, value in element.attrib.items()}
-        if attributes.get("id") not in used:
-            attributes.pop("id", None)
-        element.attrib = {key: _inlined(key, value, name) for key, value in attributes.items()}
-    root.attrib = {"viewBox": root.attrib["viewBox"]}
-    return Markup(ElementTree.tostring(root, encoding="unicode"))
-
-
-def _inlined(key: str, value: str, name: str) -> str:
-    if key == "id":
-        return f"{name}-{value}"
-    if key == "style":
-        value = re.sub(r"font-family:[^;]*;? ?", "", value)
-        return re.sub(r"#[0-9a-f]{6}", lambda found: figures.VARIABLES.get(found[0], found[0]), value)
-    return re.sub(r"^(url\()?#", lambda found: f"{found[0]}{name}-", value)

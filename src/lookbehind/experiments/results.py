@@ -55,8 +55,16 @@ class Row(TypedDict):
     """m-sharpness in SAM's neighbourhood: radii, and at each the mean and standard deviation over seeds, and values."""
     asam_sharpness: NotRequired[dict[str, list[Any]]]
     noise: NotRequired[dict[str, list[Any]]]
-    """Test accuracy under multiplicative noise: sigmas; of each seed the mean over the draws."""
+    """Test accuracy under multiplicative noise: sigmas; of each seed the mean over the draws. ``draw_std`` is the
+    standard deviation over the draws, averaged over the seeds."""
+    analog: NotRequired[dict[str, list[Any]]]
+    """The same under additive noise."""
+    quantisation: NotRequired[dict[str, list[Any]]]
+    """The same at so many bits."""
     curvature: NotRequired[dict[str, Spread]]
+    landscape: NotRequired[dict[str, list[Any]]]
+    """Training loss along a random direction, and in a plane (first seed); None where it is not finite."""
+    towards: NotRequired[dict[str, list[Any]]]
     weight_norm: NotRequired[Spread]
 
 
@@ -122,11 +130,19 @@ def _add_measures(found: Row, measures: Sequence[Mapping[str, Any]]) -> None:
         found["sharpness"] = over_levels("radii", of[0]["sam"]["radii"], [m["sam"]["values"] for m in of])
         found["asam_sharpness"] = over_levels("radii", of[0]["asam"]["radii"], [m["asam"]["values"] for m in of])
         found["weight_norm"] = spread([m["weight_norm"] for m in of])
-    if "noise" in measures[0]:
-        levels = measures[0]["noise"]["sigmas"]
-        found["noise"] = over_levels(
-            "sigmas", levels, [[fmean(draws) for draws in m["noise"]["values"]] for m in measures]
-        )
+    for name, key in (("noise", "sigmas"), ("analog", "sigmas"), ("quantisation", "bits")):
+        if name in measures[0]:
+            of = [m[name] for m in measures]
+            accuracies = over_levels(key, of[0][key], [[fmean(draws) for draws in m["values"]] for m in of])
+            at = zip(*([spread(draws)["std"] for draws in m["values"]] for m in of), strict=True)
+            accuracies["draw_std"] = [None if None in stds else fmean(stds) for stds in at]
+            found[name] = accuracies  # type: ignore[literal-required]
+    for name in ("landscape", "towards"):
+        if name in measures[0]:
+            of = [m[name] for m in measures]
+            found[name] = over_levels("places", of[0]["places"], [m["line"] for m in of])  # type: ignore[literal-required]
+    if "landscape" in measures[0]:
+        found["landscape"]["plane"] = measures[0]["landscape"]["plane"]
     if "curvature" in measures[0]:
         found["curvature"] = {
             "largest_eigenvalue": spread([m["curvature"]["eigenvalues"][0] for m in measures]),
@@ -134,7 +150,7 @@ def _add_measures(found: Row, measures: Sequence[Mapping[str, Any]]) -> None:
         }
 
 
-def over_levels(name: str, levels: list[float], values: Sequence[Sequence[float]]) -> dict[str, list[Any]]:
+def over_levels(name: str, levels: list[float], values: Sequence[Sequence[float | None]]) -> dict[str, list[Any]]:
     """A curve per seed as mean and standard deviation at each level."""
     spreads = [spread(at) for at in zip(*values, strict=True)]
     return {

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lookbehind.measures.batchnorm import recalibrated
 from lookbehind.measures.unchanged import Loss, scalar, some, unchanged
 
 Batches = Callable[[], Iterable[Any]]
@@ -44,13 +45,21 @@ def towards(model: nn.Module, other: Mapping[str, Tensor]) -> Direction:
     return found
 
 
-def line(model: nn.Module, loss: Loss, batches: Batches, direction: Direction, places: Sequence[float]) -> list[float]:
+def line(
+    model: nn.Module,
+    loss: Loss,
+    batches: Batches,
+    direction: Direction,
+    places: Sequence[float],
+    statistics: Batches | None = None,
+) -> list[float]:
     """The mean loss over the minibatches at ``w + t d`` for each ``t``; infinite where it is not a number.
 
     Example:
         >>> line(model, loss, lambda: loader, filter_normalised(model, generator), [-1, -0.5, 0, 0.5, 1])
+        >>> line(model, loss, lambda: loader, towards(model, other.state_dict()), [0, 0.5, 1], lambda: loader)
     """
-    return [row[0] for row in plane(model, loss, batches, (direction, direction), places, [0.0])]
+    return [row[0] for row in plane(model, loss, batches, (direction, direction), places, [0.0], statistics)]
 
 
 def plane(
@@ -60,10 +69,13 @@ def plane(
     directions: tuple[Direction, Direction],
     across: Sequence[float],
     along: Sequence[float],
+    statistics: Batches | None = None,
 ) -> list[list[float]]:
     """The mean loss at ``w + a d_1 + b d_2``: a row for each ``a`` of ``across``, in it a value for each ``b``.
 
-    Evaluation mode; the model is the same afterwards.
+    Evaluation mode; the model is the same afterwards. With ``statistics``, which gives training minibatches (inputs,
+    labels), BatchNorm statistics are estimated again at every place. On the way to another solution they must be:
+    those of the first network do not fit the second.
     """
     if not across or not along:
         raise ValueError("no places to measure at: give at least one distance in each direction")
@@ -75,7 +87,8 @@ def plane(
             torch._foreach_copy_(parameters, slow)
             torch._foreach_add_(parameters, directions[0], alpha=a)
             torch._foreach_add_(parameters, directions[1], alpha=b)
-            values = torch.stack([scalar(loss(model, batch)) for batch in some(batches())])
+            with recalibrated(model, statistics() if statistics is not None else None):
+                values = torch.stack([scalar(loss(model, batch)) for batch in some(batches())])
             return float(torch.nan_to_num(values.double().mean(), nan=float("inf"), posinf=float("inf")))
 
         return [[at(a, b) for b in along] for a in across]

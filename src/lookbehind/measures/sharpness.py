@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lookbehind.measures.unchanged import Loss, finite, norm, scalar, some, unchanged
 from lookbehind.optim.ascent import TINY, Leaf, Rule, asam, sam
-from lookbehind.optim.checks import count, number, one_of
+from lookbehind.optim.checks import count, one_of, positive
 
 RADII = (0.05, *(step / 2 for step in range(1, 11)))
 """The paper's, for SAM's neighbourhood: 0.05, 0.5, 1, ..., 5; ASAM's is without the first."""
@@ -69,7 +69,7 @@ def m_sharpness(
     rule = _rule(neighbourhood)
     one_of("mode", mode, ("eval", "train"))
     count("steps", steps)
-    radii = tuple(_positive(radius) for radius in radii)
+    radii = tuple(positive("radius", radius) for radius in radii)
     if not radii:
         raise ValueError("radii=(): give at least one")
     with unchanged(model) as slow:
@@ -148,9 +148,3 @@ def _rule(neighbourhood: str | Rule) -> Rule:
         one_of("neighbourhood", neighbourhood, ("sam", "asam"))
         return asam(eta=0.0) if neighbourhood == "asam" else sam
     return neighbourhood
-
-
-def _positive(radius: float) -> float:
-    if number("radius", radius, "give a number above 0") <= 0:
-        raise ValueError(f"radius={radius}: give a number above 0")
-    return float(radius)

@@ -33,6 +33,14 @@ def non_negative(name: str, value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
+def positive(name: str, value: object) -> float:
+    """A finite number > 0."""
+    remedy = "give a number above 0"
+    if number(name, value, remedy) <= 0:
+        raise ValueError(f"{name}={shown(value)}: {remedy}")
+    return float(value)  # type: ignore[arg-type]
+
+
 def fraction(name: str, value: object, also: str = "") -> float:
     """A number in [0, 1]."""
     remedy = f"give a number from 0 to 1{also}"

@@ -1,0 +1,50 @@
+"""The files of a comparison: results.json, results.md, report.html and every figure as SVG and PDF."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lookbehind.data.files import written_whole
+from lookbehind.experiments.markdown import markdown
+from lookbehind.experiments.pictures import pictures
+from lookbehind.experiments.report import About, render
+from lookbehind.experiments.results import Curve, Row
+
+
+def write_results(out: Path, about: About, rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]]) -> None:
+    """Write what is known; ``rows[0]`` is the baseline, ``curves`` has the runs by method. Every file whole or not."""
+    files: dict[str, str | bytes] = {"results.json": _json(rows), "comparison.json": _json(about.__dict__)}
+    if rows:
+        drawn = pictures(rows, curves)
+        files["results.md"] = markdown(about, rows)
+        files["report.html"] = render(about, rows, drawn)
+        files |= {f"figures/{one.name}.{kind}": content for one in drawn for kind, content in one.files.items()}
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        with written_whole(out / name) as file:
+            # a path may not be Unicode
+            file.write(content if isinstance(content, bytes) else content.encode(errors="backslashreplace"))
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, indent=2, allow_nan=False)
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers may depend on."""
+    packages = {name: version(name) for name in ("lookbehind", "numpy")}
+    return {"python": sys.version.split()[0], "torch": torch.__version__, **packages}
+
+
+def machine(device: str) -> str:
+    """Where the numbers were made."""
+    return f"{platform.machine()}, {os.cpu_count()} cores, {device}"
