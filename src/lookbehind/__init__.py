@@ -1,5 +1,7 @@
 """Sharpness-aware training in PyTorch: SAM, ASAM, their multi-step forms, Lookahead and Lookbehind."""
 
+from lookbehind.optim.accumulation import accumulated
+from lookbehind.optim.clipping import clip_norm, clip_value
 from lookbehind.optim.lookahead import Lookahead
 from lookbehind.optim.methods import ASAM, SAM, LookbehindASAM, LookbehindSAM, MultistepASAM, MultistepSAM
 from lookbehind.optim.passes import given, micro_batches, switching
@@ -21,6 +23,9 @@ __all__ = [
     "NonFiniteError",
     "Schedule",
     "SharpnessAware",
+    "accumulated",
+    "clip_norm",
+    "clip_value",
     "given",
     "held_statistics",
     "linear",

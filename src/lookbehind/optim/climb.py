@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from lookbehind.optim.ascent import Gradients, Leaf, Rule, ascend, scaled_norm
 from lookbehind.optim.diagnostics import Diagnostics
 from lookbehind.optim.passes import HOW_TO_WRITE_A_CLOSURE, Itinerary, Loss, Pass, Walk
-from lookbehind.optim.precision import check_finite
 from lookbehind.optim.rng import Replay
 from lookbehind.optim.statistics import held_statistics
+from lookbehind.optim.treatment import Treatment
 from lookbehind.optim.weights import Exchange, Scratch, Vector, dot, norms, on, real, total, total_norm
 
 
@@ -45,7 +45,7 @@ class Climb:
     itinerary: Itinerary
     ascents: int
     last: Diagnostics
-    check: bool  # for losses and gradients that are not finite
+    treatment: Treatment
     cosine: str
     held_model: nn.Module | None  # whose running statistics perturbed passes must not change
     replay: Replay | None
@@ -89,9 +89,8 @@ class Climb:
         evaluation = self._measured(point, climbs)
         if share is not None:
             self.last.record(point, share, loss, evaluation.norm)
-        if self.check:
-            where = f"evaluation {self.last.evaluations} of the step"
-            check_finite(loss, evaluation.norm, evaluation.scaled_norm, where)
+        where = f"evaluation {self.last.evaluations} of the step"
+        self.treatment.checked(loss, evaluation.norm, evaluation.scaled_norm, where)
         return evaluation
 
     def _ask(self, point: int, minibatch: int, chain: int) -> Generator[Pass, Loss | None, Loss | None]:
@@ -101,6 +100,7 @@ class Climb:
         first = self.last.evaluations == 0
         self.last.evaluations += 1
         if first and self.itinerary.loss is not None:
+            self.treatment.received(given=True)
             return _scalar(self.itinerary.loss)
         for leaf in self.leaves:
             leaf.parameter.grad = None  # also where the closure forgets it
@@ -109,6 +109,7 @@ class Climb:
             loss = yield request
         if point:
             self.exchange.settle()
+        self.treatment.received(given=False)
         return _scalar(loss)
 
     def _measured(self, point: int, climbs: bool) -> _Evaluation:
@@ -137,6 +138,7 @@ class Climb:
                 stack.enter_context(self.replay((request.micro_batch, request.minibatch)))
             if request.climbing:
                 stack.enter_context(held_statistics(self.held_model))
+            stack.enter_context(self.treatment.evaluated())
             self.climbing = request.climbing
             try:
                 yield

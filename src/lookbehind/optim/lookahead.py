@@ -15,6 +15,7 @@ from lookbehind.optim.checks import count, fraction, one_of
 from lookbehind.optim.diagnostics import Diagnostics
 from lookbehind.optim.joined_state import PREFIX, JoinedState, split
 from lookbehind.optim.passes import Passes
+from lookbehind.optim.scaling import is_unscaled
 from lookbehind.optim.weights import real
 from lookbehind.optim.wrapper import Wrapper, all_parameters, checked_base
 
@@ -96,6 +97,12 @@ class Lookahead(Wrapper):
         """One step of the base optimizer; at the end of a period the slow weights follow, and the fast start there."""
         self._begin()
         counts = closure is not None or not self._is_checkpointing()
+        scaler = getattr(self.base, "scaler", None)
+        if scaler is not None and is_unscaled(scaler, self):
+            raise RuntimeError(
+                "scaler.unscale_(optimizer), or scaler.step(optimizer), of a Lookahead: call it with optimizer.base, "
+                "which has the scaler; or let step(closure) unscale"
+            )
         loss = self.base.step(closure)
         self._keep_momenta()
         if counts:

@@ -1,7 +1,7 @@
 """The methods of the paper by name: constructors that pick parts.
 
 Every one takes the options of :class:`~lookbehind.SharpnessAware` beside its own arguments: ``reach``, ``schedule``,
-``model``, ``batchnorm``, ``rng``, ``nonfinite``, ``restore``, ``cosine``.
+``model``, ``batchnorm``, ``rng``, ``nonfinite``, ``restore``, ``cosine``, ``clip``, ``scaler``, ``ranks``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import ParamSpec, TypedDict
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from typing_extensions import Unpack  # torch needs it too
 
 from lookbehind.optim.ascent import asam
 from lookbehind.optim.checks import one_of, shown
+from lookbehind.optim.clipping import Clip
 from lookbehind.optim.descent import Descent, each, last, mean, mean_with_clean
 from lookbehind.optim.interpolation import following
 from lookbehind.optim.schedule import Schedule
@@ -38,6 +40,9 @@ class Options(TypedDict, total=False):
     nonfinite: str
     restore: str
     cosine: str
+    clip: Clip | None
+    scaler: torch.amp.GradScaler | None
+    ranks: str
 
 
 P = ParamSpec("P")

@@ -17,6 +17,7 @@ WORDS = {
     "nonfinite": ("raise", "skip", "propagate"),
     "restore": ("weights", "all"),
     "cosine": ("climb", "gradients", "none"),
+    "ranks": ("together", "apart"),
 }
 
 

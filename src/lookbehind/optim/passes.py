@@ -67,7 +67,7 @@ class micro_batches(_InPlaceOfAClosure):  # noqa: N801, used like a function
         for pair in sized_closures:
             if not isinstance(pair, tuple) or len(pair) != 2:
                 raise TypeError(f"micro_batches({shown(pair)}): give pairs (size, closure)")
-        self.sizes = _sizes([size for size, _ in sized_closures])
+        self.sizes = sizes_of([size for size, _ in sized_closures])
         self.closures = tuple(
             closure if isinstance(closure, switching) else _plain(closure, "micro_batches")
             for _, closure in sized_closures
@@ -103,7 +103,8 @@ def _plain(closure: Any, user: str) -> Closure:
     return closure  # type: ignore[no-any-return]
 
 
-def _sizes(sizes: Sequence[float]) -> tuple[float, ...]:
+def sizes_of(sizes: Sequence[float]) -> tuple[float, ...]:
+    """The sizes of micro-batches, if they are such."""
     for size in sizes:
         if isinstance(size, bool) or not isinstance(size, Real) or not 0 < size < float("inf"):
             raise ValueError(f"micro-batch size {size!r}: give the number of examples, above 0")
@@ -287,7 +288,7 @@ def loop_itinerary(switch: bool, sizes: Sequence[float] | None, ascents: int) ->
     """The chains of a step in loop form."""
     if isinstance(sizes, Real):
         raise TypeError(f"micro_batches={sizes!r}: give the size of each, for example micro_batches=[32, 32]")
-    known = _sizes(list(sizes)) if sizes is not None else (1.0,)
+    known = sizes_of(list(sizes)) if sizes is not None else (1.0,)
     if not known:
         raise ValueError("micro_batches=[]: give the size of each micro-batch")
     return Itinerary(tuple(size / sum(known) for size in known), max(ascents, 1) if switch else 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -21,9 +22,9 @@ from lookbehind.optim.ascent import (
 )
 from lookbehind.optim.checks import count, non_negative, shown
 from lookbehind.optim.climb import Climb
-from lookbehind.optim.descent import Descender, Descent, Plan
+from lookbehind.optim.clipping import Clip, check_clip
+from lookbehind.optim.descent import Descent, Plan
 from lookbehind.optim.diagnostics import Diagnostics
-from lookbehind.optim.fast import Fast
 from lookbehind.optim.interpolation import Interpolation, none
 from lookbehind.optim.options import check_model, check_parts, check_words
 from lookbehind.optim.passes import (
@@ -35,13 +36,13 @@ from lookbehind.optim.passes import (
     loop_itinerary,
     planned,
 )
-from lookbehind.optim.precision import NonFiniteError
-from lookbehind.optim.rng import Replay
+from lookbehind.optim.ranks import check_ranks
+from lookbehind.optim.running import run
+from lookbehind.optim.scaling import Scaling, check_scaler
 from lookbehind.optim.schedule import Schedule
 from lookbehind.optim.signature import KEY, check_signature, in_words, signature
-from lookbehind.optim.statistics import Statistics
-from lookbehind.optim.weights import Exchange, Scratch
-from lookbehind.optim.wrapper import Wrapper, checked_base
+from lookbehind.optim.weights import Scratch
+from lookbehind.optim.wrapper import Wrapper, all_parameters, checked_base
 
 
 class SharpnessAware(Wrapper):
@@ -79,6 +80,13 @@ class SharpnessAware(Wrapper):
             ``restore="all"``), or ``"propagate"`` (no check, and nothing in a step waits for the device).
         restore: what is put back when a step fails: the ``"weights"``, or ``"all"``, the base optimizer's state too
             (which costs a copy of it per step).
+        clip: :class:`~lookbehind.clip_norm` or :class:`~lookbehind.clip_value`, of the gradient of every base step.
+        scaler: a ``torch.amp.GradScaler``, for fp16. The closure calls ``scaler.scale(loss).backward()`` and returns
+            the unscaled loss; the optimizer unscales, and calls ``scaler.update()``. An overflow in any evaluation
+            passes over the whole step (the base's state is put back too) and lowers the scale.
+        ranks: of several processes with DistributedDataParallel: they climb ``"together"``, along the gradient of the
+            whole minibatch, or ``"apart"``, each along its own, which is m-SAM with the ranks' parts as micro-batches
+            and saves all-reduces: only the descent's gradients are averaged (needs ``model``, the DDP one).
         cosine: the cosine in ``last``: between the last gradient and the whole ``"climb"``, between the first and
             last ``"gradients"`` (one more buffer), or ``"none"``.
 
@@ -115,11 +123,18 @@ class SharpnessAware(Wrapper):
         nonfinite: str = "raise",
         restore: str = "weights",
         cosine: str = "climb",
+        clip: Clip | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        ranks: str = "together",
     ) -> None:
         checked_base(base, "SharpnessAware")
         check_parts(ascent=ascent, descent=descent, interpolation=interpolation)
         check_words(reach=reach, batchnorm=batchnorm, rng=rng, nonfinite=nonfinite, restore=restore, cosine=cosine)
+        check_words(ranks=ranks)
         check_model(model, base, needed=batchnorm == "first")
+        check_ranks(ranks, model, all_parameters(base))
+        check_clip(clip)
+        check_scaler(scaler)
         if schedule is not None and not isinstance(schedule, Schedule):
             raise TypeError(f"schedule={shown(schedule)}: give a lookbehind.Schedule(...)")
         self.rho = non_negative("rho", rho)
@@ -135,9 +150,12 @@ class SharpnessAware(Wrapper):
         self.nonfinite = nonfinite
         self.restore = restore
         self.cosine = cosine
+        self.clip = clip
+        self.ranks = ranks
         self.name = type(self).__name__  # of the method, for people; the parts decide
         self.last: Diagnostics | None = None
         self._climb: Climb | None = None
+        self._scaling = Scaling(scaler) if scaler is not None and scaler.is_enabled() else None
         self._scratch = Scratch()
         super().__init__(base)
         check_keys(self.param_groups)
@@ -146,6 +164,11 @@ class SharpnessAware(Wrapper):
             self._set_counter(name, self._counter(name))
 
     # --- what a user reads
+
+    @property
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """The GradScaler, if there is one that is enabled."""
+        return None if self._scaling is None else self._scaling.scaler
 
     @property
     def evaluations(self) -> int:
@@ -239,60 +262,7 @@ class SharpnessAware(Wrapper):
             raise ValueError(
                 "rng='replay' with given(...): the random numbers of the first pass are gone; give a closure"
             )
-        return self._run(plan, leaves, itinerary)
-
-    def _run(self, plan: Plan, leaves: list[Leaf], itinerary: Itinerary) -> Walk:
-        parameters = [leaf.parameter for leaf in leaves]
-        self._scratch.open(parameters)
-        exchange = Exchange(parameters, self._scratch)
-        last = Diagnostics(descents.ascents(plan))
-        statistics = Statistics(self.model) if self.model is not None else None
-        self._climb = climb = Climb(
-            rule=self.ascent,
-            leaves=leaves,
-            exchange=exchange,
-            scratch=self._scratch,
-            itinerary=itinerary,
-            ascents=last.ascents,
-            last=last,
-            check=self.nonfinite != "propagate",
-            cosine=self.cosine,
-            held_model=self.model if self.batchnorm == "first" else None,
-            replay=Replay(parameters) if self.rng == "replay" else None,
-        )
-        interpolation = self.interpolation if last.ascents else none
-        fast = Fast(
-            base=self.base,
-            interpolation=interpolation,
-            exchange=exchange,
-            scratch=self._scratch,
-            in_place=len(plan) == 1 and interpolation == none and self.restore == "weights",
-            keeps_state=self.restore == "all",
-            counters=COUNTERS,
-        )
-        descender = Descender(plan, parameters, self._scratch, fast.step)
-        counted = self.steps
-        try:
-            yield from climb.walk(descender.receive)
-        except BaseException as error:
-            exchange.home()
-            if not fast.taken:
-                fast.restore_base()
-                if statistics is not None:
-                    statistics.restore()
-            if not (self.nonfinite == "skip" and isinstance(error, NonFiniteError)):
-                raise
-            last.skipped = True
-            self._set_counter("ascent_skipped", self.skipped + 1)
-        finally:
-            self._climb = None
-            self._set_counter("ascent_steps", counted + (fast.taken or last.skipped))
-            self._set_counter("ascent_evaluations", self.evaluations + last.evaluations)
-            for parameter in parameters:
-                parameter.grad = None
-            last.record_alpha(fast.alpha)
-            self.last = last
-        return last.clean_loss
+        return run(self, plan, leaves, itinerary)
 
     # --- the pieces of a step
 
@@ -314,7 +284,19 @@ class SharpnessAware(Wrapper):
 
     def _settings(self) -> dict[str, Any]:
         """What decides the trajectory; ``nonfinite``, ``restore`` and ``cosine`` do not."""
-        names = ("rho", "k", "ascent", "descent", "interpolation", "reach", "schedule", "batchnorm", "rng")
+        names = (
+            "rho",
+            "k",
+            "ascent",
+            "descent",
+            "interpolation",
+            "reach",
+            "schedule",
+            "batchnorm",
+            "rng",
+            "clip",
+            "ranks",
+        )
         # whether names are known decides what ASAM scales
         named = all("param_names" in group for group in self.param_groups)
         return {**{name: getattr(self, name) for name in names}, "named": named}
@@ -336,8 +318,8 @@ class SharpnessAware(Wrapper):
         return {**super().__getstate__(), "_scratch": Scratch(), "_climb": None}
 
     def __repr__(self) -> str:
-        usual = {"reach": "per-step", "schedule": Schedule(), "batchnorm": "all", "rng": "fresh"}
-        settings = {k: v for k, v in self._settings().items() if k != "named" and usual.get(k) != v}
+        usual = {"reach": "per-step", "schedule": Schedule(), "batchnorm": "all", "rng": "fresh", "ranks": "together"}
+        settings = {k: v for k, v in self._settings().items() if k != "named" and usual.get(k) != v and v is not None}
         return (
             f"{self.name}({type(self.base).__name__}, {', '.join(f'{k}={in_words(v)}' for k, v in settings.items())})"
         )

@@ -1,0 +1,1 @@
+"""Training frameworks: what each needs to train with the optimizers of this package."""
