@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
-from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from lookbehind import cli
 from lookbehind.experiments import pool
 from lookbehind.experiments.compare import Comparison, compare, unfinished
+from lookbehind.experiments.differences import level_lines
+from lookbehind.experiments.results import over_levels
 from lookbehind.measures.batchnorm import recalibrated
 from lookbehind.measures.noise import robustness
 from lookbehind.measures.sharpness import m_sharpness
@@ -128,9 +130,11 @@ def test_the_way_to_another_solution_ends_there(finished, tmp_path):
 
 def test_a_damaged_file_of_measures_is_made_again(finished):
     first = measured(finished, SOME)
-    for damage in ("", "[1]", '{"noise": 5'):
+    whole = json.loads((finished / "measures.json").read_text())
+    partly = json.dumps({"noise": {"settings": whole["noise"]["settings"]}})
+    for damage in ("", "[1]", '{"noise": 5', '{"noise": null, "sharpness": []}', partly, '{"curvature": NaN}'):
         (finished / "measures.json").write_text(damage)
-        assert missing(finished, SOME) == ["sharpness", "noise"]
+        assert missing(finished, SOME) == ["sharpness", "noise"], damage
     assert measured(finished, SOME) == first
 
 
@@ -143,12 +147,12 @@ def test_a_damaged_file_of_measures_is_made_again(finished):
         ({"images": 0}, "images=0"),
         ({"radii": (0.0,)}, "radius=0.0: give a number above 0"),
         ({"radii": ()}, "radii=\\(\\): give at least one"),
-        ({"bits": (1,)}, "bits=1: give an integer >= 2"),
+        ({"bits": (1,)}, "bits=1: give an integer from 2 to 24"),
         ({"places": 4}, "places=4: give an odd number"),
         ({"reach": -1.0}, "reach=-1.0"),
         ({"noisy": "some"}, "noisy='some': choose one of 'all', 'matrices'"),
-        ({"measures": ("towards",)}, "need each other"),
-        ({"towards": Path("there")}, "need each other"),
+        ({"measures": ("towards",)}, "say where to, with --towards RUN"),
+        ({"bits": (100,)}, "bits=100: give an integer from 2 to 24"),
     ],
 )
 def test_wrong_measures_are_named(arguments, words):
@@ -187,6 +191,7 @@ def test_rows_have_the_measures_over_seeds(tmp_path, monkeypatch):
     assert good["sharpness"]["radii"] == [0.1, 1.0]
     assert good["noise"]["sigmas"] == [0.0, 0.3]
     assert "noise" not in bad
+    assert len(good["noise"]["values"]) == len(good["seeds"])
     assert bad["diverged"] == 2
     page = (tmp_path / "report.html").read_text()
     assert "Noise in the weights" in page
@@ -200,23 +205,19 @@ def test_saved_runs_are_measured_and_reported(tmp_path, capsys):
     for run in [*runs, Run(method="sgd", lr=1e38, schedule="constant", **QUICK)]:
         train(run, Storage(out=tmp_path))
     places = [str(path) for path in sorted(tmp_path.glob("runs/*"))]
-    words = [
-        "--measures",
-        "sharpness,noise",
-        "--radii",
-        "0.1",
-        "--sigmas",
-        "0",
-        "0.3",
-        "--draws",
-        "2",
-        "--minibatch",
-        "100",
-    ]
-    command = ["evaluate", *places, places[0], *words]
+    words = ["--measures", "sharpness,noise", "--radii", "0.1", "--sigmas", "0", "0.3", "--draws", "2"]
+    again = os.path.relpath(places[0])
+    shutil.copytree(places[0], tmp_path / "copy")
+    (tmp_path / "unfinished").mkdir()
+    shutil.copy(places[0] + "/run.json", tmp_path / "unfinished")
+    more = [places[0], again, str(tmp_path / "copy"), str(tmp_path / "unfinished")]
+    command = ["evaluate", *places, *more, *words, "--minibatch", "100"]
     assert cli.main([*command, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert len(found) == 4  # the one that was given twice is there once
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert len(found) == 4  # one that was given twice, or copied, is there once
+    assert "copy is a copy of a run that is there already" in shown.err.replace("\n", "")
+    assert "unfinished is not finished, so it is left out" in shown.err.replace("\n", "")
     diverged = [one for one in found if one["measures"] == {}]
     assert len(diverged) == 1
     assert cli.main([*command, "--out", str(tmp_path / "report")]) == 0
@@ -271,4 +272,56 @@ def test_a_network_with_a_nan_is_refused_by_name(finished, tmp_path, capsys):
     torch.save(weights, copy / "weights.pt")
     for measure in ("sharpness", "curvature"):
         assert cli.main(["evaluate", str(copy), "--measures", measure]) == 2
-        assert "is there a NaN in the weights" in capsys.readouterr().err
+        assert "there is a NaN in the weights" in capsys.readouterr().err
+
+
+def test_measures_belong_to_the_weights_and_not_to_a_name(finished, tmp_path):
+    one, two = tmp_path / "x" / "other", tmp_path / "y" / "other"
+    for seed, place in enumerate((one, two), 1):
+        run = Run(method="sgd", seed=seed, **QUICK)
+        train(run, Storage(out=tmp_path / "made"))
+        shutil.copytree(Storage(out=tmp_path / "made").directory(run), place)
+    lines = [measured(finished, Measures(towards=place, places=3))["towards"]["line"] for place in (one, two)]
+    assert lines[0][0] == lines[1][0]
+    assert lines[0][2] != lines[1][2]
+    noise = Measures(measures=("noise",), sigmas=(0.0,), draws=1)
+    measured(one, noise)
+    assert missing(one, noise) == []
+    shutil.copy(two / "weights.pt", one / "weights.pt")
+    assert missing(one, noise) == ["noise"]
+
+
+def test_so_many_images_are_measured_as_asked(finished):
+    training = trained(finished, Storage())
+    for images in (1, 100, 128, 150, 10000):
+        batches = list(measuring._minibatches(training, Measures(images=images, minibatch=64))())
+        assert sum(len(labels) for _, labels in batches) == min(images, 300)
+
+
+def test_measuring_stops_when_asked_and_keeps_what_it_has(finished, tmp_path):
+    copy = tmp_path / finished.name
+    shutil.copytree(finished, copy)
+    (copy / "measures.json").unlink(missing_ok=True)
+    began = []
+    both = Measures(measures=("sharpness", "noise"), radii=(0.1,), sigmas=(0.0,), draws=1)
+    with pytest.raises(measuring.Stopped):
+        measured(copy, both, watch=began.append, stop=lambda: len(began) == 2)
+    assert missing(copy, both) == ["noise"]
+
+
+def test_an_option_that_is_there_twice_is_refused(finished, capsys):
+    assert cli.main(["evaluate", str(finished), "--measures", "noise", "--measures", "sharpness"]) == 2
+    assert "--measures is there twice: give all its values together" in capsys.readouterr().err
+
+
+def test_levels_are_put_in_order():
+    measures = Measures(sigmas=(0.5, 0.1, 0.5), bits=(2, 8), radii=(5.0, 0.1))
+    assert (measures.sigmas, measures.bits, measures.radii) == ((0.1, 0.5), (8, 2), (0.1, 5.0))
+
+
+def test_a_mean_over_seeds_is_not_better_for_one_that_blew_up():
+    found = over_levels("places", [0.0, 0.5, 1.0], [[5.0, 1.0, None], None, [1.0, 1.0, 1.5]])
+    assert found["mean"] == [3.0, 1.0, None]
+    assert found["values"] == [[5.0, 1.0, None], [None] * 3, [1.0, 1.0, 1.5]]
+    (line,) = level_lines([{"method": "sgd", "landscape": found}], "landscape", "places")
+    assert (line.x, line.mean, line.low, line.high) == ([0.0, 0.5], [3.0, 1.0], [1.0, 1.0], [5.0, 1.0])

@@ -143,7 +143,7 @@ def broken():
         ({"radii": (-1.0,)}, "radius=-1.0"),
         ({"radii": (math.nan,)}, "radius=nan"),
         ({"radii": ()}, "give at least one"),
-        ({"model": broken()}, "the loss at the weights themselves is nan: is there a NaN in the weights"),
+        ({"model": broken()}, "there is a NaN in the weights"),
         ({"model": nn.Tanh()}, "Tanh has no parameters"),
         ({"loss": lambda m, b: m(b[0])}, r"not a scalar but \(8, 3\)"),
         ({"loss": lambda m, b: 1.0}, "not a scalar but float"),
@@ -233,7 +233,7 @@ def test_quantisation_needs_no_draws():
         ({"draws": 0}, "draws=0"),
         ({"weights": "some"}, "weights='some'"),
         ({"levels": (1,), "kind": "quantised"}, "bits=1"),
-        ({"test": list}, "no images to measure on"),
+        ({"test": list}, "no minibatches to measure on"),
     ],
 )
 def test_bad_input_of_noise(arguments, words):
@@ -302,7 +302,7 @@ def test_a_loss_without_curvature():
         ({"eigenvalues": 0}, "eigenvalues=0"),
         ({"eigenvalues": 9, "iterations": 3}, "iterations=3"),
         ({"eigenvalues": 1000, "iterations": 1000}, "eigenvalues=1000: there are only"),
-        ({"model": broken()}, "is there a NaN"),
+        ({"model": broken()}, "there is a NaN in the weights, or an infinite one, in 0.weight"),
     ],
 )
 def test_bad_input_of_curvature(arguments, words):
@@ -361,3 +361,77 @@ def test_a_loss_that_is_not_a_number_is_infinitely_high():
     model = nn.Linear(1, 1, bias=False)
     found = line(model, lambda m, _: (m.weight * math.inf).sum() * 0, lambda: [None], [torch.ones(1, 1)], [0.0])
     assert found == [math.inf]
+
+
+def test_repeated_eigenvalues_are_all_found():
+    spectrum = torch.tensor([5.0, 5.0, 5.0, 3.0, 3.0, 1.0, 1.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    model = nn.Linear(10, 1, bias=False).double()
+
+    def quadratic(model, batch):
+        return 0.5 * (spectrum * model.weight[0] ** 2).sum()
+
+    found = curvature(model, quadratic, lambda: [None], eigenvalues=5, probes=1)
+    assert found.eigenvalues == pytest.approx((5, 5, 5, 3, 3))
+    same = curvature(model, lambda m, b: 0.5 * m.weight.square().sum(), lambda: [None], eigenvalues=3, probes=1)
+    assert same.eigenvalues == pytest.approx((1, 1, 1))
+
+
+def test_dropout_has_the_same_masks_at_all_points():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 3)).double()
+    some = [(torch.randn(20, 6, dtype=torch.float64), torch.randint(3, (20,))) for _ in range(2)]
+    rises = [m_sharpness(model, loss, some, (1e-7,), mode="train").values[0] for _ in range(3)]
+    assert rises[0] == rises[1] == rises[2]
+    assert 0 < rises[0] < 1e-5  # with other masks it would be some hundredths
+    tops = [curvature(model, loss, lambda: some, probes=2, mode="train").eigenvalues for _ in range(2)]
+    assert tops[0] == tops[1]
+
+
+def test_a_buffer_that_is_replaced_comes_back():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3).double()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, inputs):
+            self.seen = self.seen + 1
+            return self.linear(inputs)
+
+    model = Counting()
+    before = model.seen
+    m_sharpness(model, loss, batches(), (0.1,))
+    assert model.seen is before
+    assert model.seen == 0
+
+
+def test_answers_that_are_not_numbers_are_wrong():
+    model = nn.Linear(6, 3).double()
+    test = [(torch.full((10, 6), 1e300, dtype=torch.float64) * torch.tensor([1e10]), torch.zeros(10, dtype=torch.long))]
+    test = [(x * torch.tensor([1.0, -1.0] * 3), y) for x, y in test]  # infinite minus infinite
+    assert robustness(model, lambda: test, (0.0,), draws=1).mean == (0.0,)
+
+
+def test_statistics_need_minibatches():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+    used_up = iter(batches())
+    with pytest.raises(ValueError, match="no minibatches to measure on"):
+        robustness(model, batches, (0.1,), draws=2, statistics=lambda: used_up)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: m_sharpness(net(), loss, batches(), 0.05), r"radii=0.05: give several in a tuple"),
+        (lambda: robustness(net(), batches, 0.1), r"levels=0.1: give several"),
+        (lambda: robustness(net(), batches(), (0.1,)), "write lambda: loader"),
+        (lambda: curvature(net(), loss, batches()), "write lambda: loader"),
+        (lambda: m_sharpness(net(), lambda m, b: loss(m, b).detach(), batches(), (0.1,)), "has no gradient"),
+        (lambda: robustness(net(), batches, (2.7,), kind="quantised"), "bits=2.7: give an integer from 2 to 24"),
+        (lambda: robustness(broken(), batches, (0.1,)), "there is a NaN in the weights"),
+        (lambda: m_sharpness(net(torch.float32), loss, batches(dtype=torch.float32), (1e38,)), "give smaller radii"),
+    ],
+)
+def test_more_bad_input(call, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        call()

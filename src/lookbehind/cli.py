@@ -26,7 +26,7 @@ try:
     from lookbehind.experiments.display import Display
     from lookbehind.experiments.measure_tables import terminal_grids
     from lookbehind.experiments.pool import Ended, Told, run_all
-    from lookbehind.experiments.saved import Saved, by_method, measure_saved, rows_of, write_saved
+    from lookbehind.experiments.saved import Saved, by_method, is_finished, measure_saved, rows_of, write_saved
     from lookbehind.experiments.table import CAPTION, accuracy, answer, loss, terminal_table
     from lookbehind.models import MODELS
     from lookbehind.training.measuring import Measures
@@ -153,28 +153,44 @@ class Evaluate:
             raise ValueError("give the directories of finished runs, such as out/compare/runs/*")
         if self.out is not None and self.out.exists() and not self.out.is_dir():
             raise ValueError(f"out={self.out}: a file; give a directory")
-        runs = list(dict.fromkeys(self.runs))
-        found = []
+        if self.out is not None and (self.out / "runs").exists():
+            raise ValueError(f"out={self.out}: has runs and their results; give a directory of its own")
+        errors, failed = Console(stderr=True), 0
+        runs = list({path.resolve(): path for path in self.runs}.values())
+        found: list[Saved] = []
         bar = Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console, transient=True)
         bar.disable = self.json or not console.is_terminal
         with bar:
             task = bar.add_task("measuring", total=len(runs) * (1 + len(self.measures.measures)))
             for number, path in enumerate(runs):
-                if (path / "run.json").exists() and not (path / "weights.pt").exists():
-                    say(Console(stderr=True), f"note: {path} is not finished, so it is left out")
+                if (path / "run.json").exists() and not is_finished(path):
+                    say(errors, f"note: {path} is not finished, so it is left out")
                     continue
 
                 def watch(name: str, path: Path = path) -> None:
                     bar.advance(task)
                     bar.update(task, description=f"{escape(path.name)}: {name}")
 
-                found.append(measure_saved(path, self.measures, storage, watch))
+                try:
+                    one = measure_saved(path, self.measures, storage, watch)
+                except (ValueError, RuntimeError, OSError) as error:
+                    if len(runs) == 1:
+                        raise
+                    say(errors, f"error: {error}")
+                    failed += 1
+                    continue
+                if one.run.id in {other.run.id for other in found}:
+                    say(errors, f"note: {path} is a copy of a run that is there already, so it is left out")
+                    continue
+                found.append(one)
                 bar.update(task, completed=(number + 1) * (1 + len(self.measures.measures)))
+        if not found:
+            raise ValueError("none of these is a finished run that can be measured")
         if self.json:
             print(json.dumps([one.scores | {"measures": one.measures} for one in found], indent=2, allow_nan=False))
         else:
             console.print(_scores(found))
-        if found and (self.out is not None or not self.json):
+        if self.out is not None or not self.json:
             groups = by_method(found)
             rows = rows_of(groups)
             if not self.json:
@@ -184,7 +200,7 @@ class Evaluate:
                 write_saved(self.out, groups, rows, command, began)
                 if not self.json:
                     say(console, f"report   {self.out / 'report.html'}\nfigures  {self.out / 'figures'}")
-        return 0
+        return 1 if failed else 0
 
 
 def _scores(found: Sequence[Saved]) -> Table:
@@ -260,6 +276,9 @@ def parsed(arguments: Sequence[str]) -> Command:
         sys.exit(0)
     if not arguments:
         arguments = ["--help"]
+    flags = [word.split("=")[0] for word in arguments if word.startswith("--")]
+    if twice := next((flag for flag in flags if flags.count(flag) > 1), None):
+        raise ValueError(f"{twice} is there twice: give all its values together, {twice} A B")
     if arguments[0] in COMMANDS:  # one parser per command: its errors are about that command only
         name, *rest = arguments
         return tyro.cli(COMMANDS[name], prog=f"lookbehind {name}", args=rest, config=config)
@@ -283,6 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(errors, f"error: {error}")
         return 2
     except KeyboardInterrupt:
+        say(errors, "stopped")
         return INTERRUPTED
 
 

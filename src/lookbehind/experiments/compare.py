@@ -186,6 +186,9 @@ def _write(
     }
     lacking = sum(len(some) for some in runs.values()) - sum(len(some) for some in done.values())
     total = sum(len(some) for some in runs.values())
+    unmeasured = sum(not _done(run, comparison) for some in done.values() for run, _ in some)
+    if unmeasured:
+        notices = [*notices, f"{unmeasured} of {total} runs are not measured yet, and left out of the measures"]
     if lacking:
         notices = [*notices, f"{lacking} of {total} runs are not finished: start again with the same command to go on"]
     rows = [row(method, some, _measures(some, comparison)) for method, some in done.items() if some]
@@ -211,10 +214,14 @@ def _write(
     return rows
 
 
-def _measures(runs: Sequence[tuple[Run, list[Record]]], comparison: Comparison) -> list[dict[str, Measured]]:
-    """What was measured of the runs that have it."""
-    places = [comparison.storage.directory(run) for run, records in runs if not records[-1]["diverged"]]
-    return [measured(place, comparison.measures) for place in places if not missing(place, comparison.measures)]
+def _measures(runs: Sequence[tuple[Run, list[Record]]], comparison: Comparison) -> list[dict[str, Measured] | None]:
+    """What was measured of each run; none of those that diverged, or were not reached yet."""
+    found: list[dict[str, Measured] | None] = []
+    for run, records in runs:
+        place = comparison.storage.directory(run)
+        known = not records[-1]["diverged"] and not missing(place, comparison.measures)
+        found.append(measured(place, comparison.measures) if known else None)
+    return found
 
 
 def _common(runs: Runs) -> dict[str, Any]:

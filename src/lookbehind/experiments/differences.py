@@ -122,18 +122,17 @@ class Line:
 
 
 def level_lines(rows: Sequence[Row], key: str, levels: str) -> list[Line]:
-    """A line per method over the levels of a measure: mean, least and greatest over the seeds where it is finite."""
+    """A line per method over the levels of a measure: mean, least and greatest over the seeds where all are finite."""
     lines = []
     for row in rows:
         found: Mapping[str, list[Any]] | None = row.get(key)  # type: ignore[assignment]
         if found is not None:
-            at = [[value for value in values if value is not None] for values in zip(*found["values"], strict=True)]
-            kept = [(x, values) for x, values in zip(found[levels], at, strict=True) if values]
+            curves = [curve for curve in found["values"] if any(value is not None for value in curve)]
+            at = zip(found[levels], found["mean"], zip(*curves, strict=True), strict=True)
+            kept = [(x, mean, values) for x, mean, values in at if mean is not None]
             if kept:
-                xs, numbers = [x for x, _ in kept], [values for _, values in kept]
-                lines.append(
-                    Line(row["method"], xs, [*map(fmean, numbers)], [*map(min, numbers)], [*map(max, numbers)])
-                )
+                xs, means, values = zip(*kept, strict=True)
+                lines.append(Line(row["method"], [*xs], [*means], [*map(min, values)], [*map(max, values)]))
     return lines
 
 

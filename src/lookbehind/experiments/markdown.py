@@ -43,7 +43,7 @@ def markdown(about: About, rows: Sequence[Row]) -> str:
         "",
         f"    {about.command}",
         "",
-        f"Settings: {common}.",
+        f"Settings: {_escaped(common)}.",
         "",
         f"Versions: {versions}. Machine: {about.machine}. Started {about.started}, took {clock(about.seconds)}.",
     ]

@@ -15,7 +15,7 @@ import torch
 
 from lookbehind.data.files import written_whole
 from lookbehind.experiments.markdown import markdown
-from lookbehind.experiments.pictures import pictures
+from lookbehind.experiments.pictures import NAMES, pictures
 from lookbehind.experiments.report import About, render
 from lookbehind.experiments.results import Curve, Row
 
@@ -29,6 +29,9 @@ def write_results(out: Path, about: About, rows: Sequence[Row], curves: Mapping[
         files["report.html"] = render(about, rows, drawn)
         files |= {f"figures/{one.name}.{kind}": content for one in drawn for kind, content in one.files.items()}
     (out / "figures").mkdir(parents=True, exist_ok=True)
+    for old in (out / "figures").iterdir():  # of an earlier call with other measures
+        if old.stem in NAMES and f"figures/{old.name}" not in files:
+            old.unlink()
     for name, content in files.items():
         with written_whole(out / name) as file:
             # a path may not be Unicode

@@ -18,6 +18,12 @@ from lookbehind.experiments.measure_tables import LEVELLED, digits
 from lookbehind.experiments.results import Curve, Row
 from lookbehind.experiments.table import accuracy, count, finite, joined, loss, with_std
 
+NAMES = {
+    *("accuracy-epochs", "accuracy-gradients", "cost", "seeds", "loss", "alpha", "loss-sharpness", "planes"),
+    *(spec.key.replace("_", "-") for spec in LEVELLED),
+}
+"""Of all figures that there are."""
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -122,8 +128,10 @@ def _measures(rows: Sequence[Row], seen: Looks) -> Iterator[Picture]:
         if lines:
             values = [value for line in lines for value in finite(line.low)]
             log = spec.log and min(values) > 0 and max(values) > 10 * min(values)
-            ends = joined([f"{line.method} {digits(line.mean[-1])}" for line in lines], most=8)
-            last = f"{spec.level} {lines[0].x[-1]:g}" if spec.level != "bits" else f"{lines[0].x[-1]:g} bits"
+            end = next(row[spec.key][spec.levels][-1] for row in rows if spec.key in row)  # type: ignore[literal-required]
+            values_there = [(line.method, line.mean[-1] if line.x[-1] == end else None) for line in lines]
+            ends = joined([f"{method} {digits(value)}" for method, value in values_there], most=8)
+            last = f"{end:g} bits" if spec.level == "bits" else f"{spec.level} {end:g}"
             caption = f"{spec.what}Mean over seeds, band from least to greatest. At {last}: {ends}."
             figure = figures.curves_figure(lines, seen, spec.xlabel, spec.ylabel, log=log)
             yield Picture(spec.key.replace("_", "-"), spec.title, caption, figure)
@@ -131,7 +139,8 @@ def _measures(rows: Sequence[Row], seen: Looks) -> Iterator[Picture]:
 
 def _trade_off(rows: Sequence[Row], seen: Looks) -> Iterator[Picture]:
     """Loss against sharpness at the smallest radius, as in figure 1 of the paper."""
-    rows = [row for row in rows if "sharpness" in row and row["train_loss"]["mean"] is not None]
+    known = [row for row in rows if "sharpness" in row and row["train_loss"]["mean"] is not None]
+    rows = [row for row in known if row["sharpness"]["mean"][0] is not None]
     if rows:
         radius = rows[0]["sharpness"]["radii"][0]
         caption = (

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from queue import Empty
 from time import monotonic
 from typing import Any
 
-from lookbehind.training.measuring import Measures, measured
+from lookbehind.training.measuring import Measures, Stopped, measured
 from lookbehind.training.records import Record
 from lookbehind.training.run import Run
 from lookbehind.training.train import Progress, Storage, train
@@ -153,7 +153,9 @@ def _train(run: Run, storage: Storage, measures: Measures, tell: Tell, stop: Cal
         with warnings_told(tell):
             ended = Ended(run, train(run, storage, watch=_every(INTERVAL, tell), stop=stop))
             if ended.finished and not ended.records[-1]["diverged"]:
-                measured(storage.directory(run), measures, storage, lambda name: tell(Measuring(run.id, name)))
+                with suppress(Stopped):
+                    watch = lambda name: tell(Measuring(run.id, name))  # noqa: E731
+                    measured(storage.directory(run), measures, storage, watch, stop)
             return ended
     except Exception as error:
         return Ended(run, [], f"{type(error).__name__}: {error}")

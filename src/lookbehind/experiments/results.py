@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from statistics import fmean, stdev
 from typing import Any, TypedDict
 
@@ -94,8 +96,8 @@ class Curve:
     alpha: list[float | None]
 
 
-def row(label: str, runs: Sequence[tuple[Run, list[Record]]], measures: Sequence[Mapping[str, Any]] = ()) -> Row:
-    """The row of a method from its finished runs, one per seed, and what was measured of those that did not diverge."""
+def row(label: str, runs: Sequence[tuple[Run, list[Record]]], measures: Sequence[Mapping[str, Any] | None] = ()) -> Row:
+    """The row of a method from its finished runs, one per seed, and what was measured of each (None: nothing)."""
     ends = [records[-1] for _, records in runs]
 
     def over_seeds(name: str) -> Spread:
@@ -119,45 +121,57 @@ def row(label: str, runs: Sequence[tuple[Run, list[Record]]], measures: Sequence
         "seconds": over_seeds("seconds"),
         "diverged": sum(end["diverged"] for end in ends),
     }
-    if measures:
+    if any(measures):
         _add_measures(found, measures)
     return found
 
 
-def _add_measures(found: Row, measures: Sequence[Mapping[str, Any]]) -> None:
-    if "sharpness" in measures[0]:
-        of = [m["sharpness"] for m in measures]
-        found["sharpness"] = over_levels("radii", of[0]["sam"]["radii"], [m["sam"]["values"] for m in of])
-        found["asam_sharpness"] = over_levels("radii", of[0]["asam"]["radii"], [m["asam"]["values"] for m in of])
-        found["weight_norm"] = spread([m["weight_norm"] for m in of])
-    for name, key in (("noise", "sigmas"), ("analog", "sigmas"), ("quantisation", "bits")):
-        if name in measures[0]:
-            of = [m[name] for m in measures]
-            accuracies = over_levels(key, of[0][key], [[fmean(draws) for draws in m["values"]] for m in of])
-            at = zip(*([spread(draws)["std"] for draws in m["values"]] for m in of), strict=True)
-            accuracies["draw_std"] = [None if None in stds else fmean(stds) for stds in at]
-            found[name] = accuracies  # type: ignore[literal-required]
+def _add_measures(found: Row, measures: Sequence[Mapping[str, Any] | None]) -> None:
+    taken = next(m for m in measures if m)
+
+    def of(*path: str) -> list[Any]:
+        """What lies at this path, of each seed; None where it was not measured."""
+        return [reduce(getitem, path, m) if m else None for m in measures]
+
+    if "sharpness" in taken:
+        for name, key in (("sam", "sharpness"), ("asam", "asam_sharpness")):
+            radii = taken["sharpness"][name]["radii"]
+            found[key] = over_levels("radii", radii, of("sharpness", name, "values"))  # type: ignore[literal-required]
+        found["weight_norm"] = spread(of("sharpness", "weight_norm"))
+    for name, levels in (("noise", "sigmas"), ("analog", "sigmas"), ("quantisation", "bits")):
+        if name in taken:
+            draws = of(name, "values")
+            means = [None if one is None else [fmean(at) for at in one] for one in draws]
+            deviations = zip(*([spread(at)["std"] for at in one] for one in draws if one is not None), strict=True)
+            found[name] = {  # type: ignore[literal-required]
+                **over_levels(levels, taken[name][levels], means),
+                "draw_std": [None if None in at else fmean(at) for at in deviations],
+            }
     for name in ("landscape", "towards"):
-        if name in measures[0]:
-            of = [m[name] for m in measures]
-            found[name] = over_levels("places", of[0]["places"], [m["line"] for m in of])  # type: ignore[literal-required]
-    if "landscape" in measures[0]:
-        found["landscape"]["plane"] = measures[0]["landscape"]["plane"]
-    if "curvature" in measures[0]:
-        found["curvature"] = {
-            "largest_eigenvalue": spread([m["curvature"]["eigenvalues"][0] for m in measures]),
-            "trace": spread([m["curvature"]["trace"] for m in measures]),
-        }
+        if name in taken:
+            places = taken[name]["places"]
+            found[name] = over_levels("places", places, of(name, "line"))  # type: ignore[literal-required]
+    if "landscape" in taken:
+        found["landscape"]["plane"] = taken["landscape"]["plane"]
+    if "curvature" in taken:
+        largest = [None if one is None else one[0] for one in of("curvature", "eigenvalues")]
+        found["curvature"] = {"largest_eigenvalue": spread(largest), "trace": spread(of("curvature", "trace"))}
 
 
-def over_levels(name: str, levels: list[float], values: Sequence[Sequence[float | None]]) -> dict[str, list[Any]]:
-    """A curve per seed as mean and standard deviation at each level."""
-    spreads = [spread(at) for at in zip(*values, strict=True)]
+def over_levels(
+    name: str, levels: list[float], values: Sequence[Sequence[float | None] | None]
+) -> dict[str, list[Any]]:
+    """A curve per seed as mean and standard deviation at each level: of the seeds that have a curve.
+
+    Where one of these is not finite the mean is none: that of the others would look better for it.
+    """
+    kept = [curve for curve in values if curve is not None]
+    spreads = [spread([] if None in at else at) for at in zip(*kept, strict=True)]
     return {
         name: levels,
         "mean": [s["mean"] for s in spreads],
         "std": [s["std"] for s in spreads],
-        "values": [list(v) for v in values],
+        "values": [[None] * len(levels) if curve is None else list(curve) for curve in values],
     }
 
 

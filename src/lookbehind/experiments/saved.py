@@ -46,9 +46,18 @@ def measure_saved(
     watch("accuracy")
     scores = evaluate(directory, storage)
     run = run_from(json.loads((directory / "run.json").read_text()))
-    if read(directory / "records.jsonl")[-1]["diverged"]:
+    if Saved(directory, run, scores, {}).records[-1]["diverged"]:
         return Saved(directory, run, scores, {})
     return Saved(directory, run, scores, measured(directory, measures, storage, watch))
+
+
+def is_finished(directory: Path) -> bool:
+    """Has a run its weights and the record of its end? Without any records it is for others to say what is wrong."""
+    if not (directory / "weights.pt").exists():
+        return False
+    path = directory / "records.jsonl"
+    records = read(path) if path.exists() else None
+    return records is None or (bool(records) and records[-1]["event"] == "end")
 
 
 def by_method(runs: Sequence[Saved]) -> dict[str, list[Saved]]:
@@ -65,13 +74,18 @@ def by_method(runs: Sequence[Saved]) -> dict[str, list[Saved]]:
         own = same[0].run.filled.identity
         label = ",".join(f"{key}={own[key]}" for key in apart if key in own)
         named[f"{same[0].run.method}:{label}" if label else same[0].run.method] = same
-    return named
+    # the cheapest first, as the others are compared with it: the plain base optimizer, where there is one
+    return dict(sorted(named.items(), key=lambda item: _cost(item[1][0].run)))
+
+
+def _cost(run: Run) -> int:
+    return max(method.gradients(run.k) for method in run.methods)
 
 
 def rows_of(groups: dict[str, list[Saved]]) -> list[Row]:
     """The rows of a table, as of a comparison."""
     return [
-        row(label, [(one.run, one.records) for one in some], [one.measures for one in some if one.measures])
+        row(label, [(one.run, one.records) for one in some], [one.measures or None for one in some])
         for label, some in groups.items()
     ]
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lookbehind.measures.unchanged import some
 from lookbehind.optim.statistics import held_statistics
 
 
@@ -56,7 +57,7 @@ def _estimate(
             layer.reset_running_stats()
             layer.momentum = None  # cumulative average
             layer.training = True
-        for inputs, _ in batches:
+        for inputs, _ in some(batches):
             with autocast():
                 model(inputs)
     finally:

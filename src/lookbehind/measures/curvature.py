@@ -10,7 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lookbehind.measures.unchanged import Loss, finite, scalar, some, unchanged
+from lookbehind.measures.unchanged import (
+    Loss,
+    differentiable,
+    finite,
+    minibatches_of,
+    same_random_numbers,
+    scalar,
+    unchanged,
+)
 from lookbehind.optim.checks import count, one_of
 
 
@@ -82,9 +90,9 @@ class _Product:
         pieces = vector.split([p.numel() for p in self.parameters])
         shaped = [piece.view_as(p) for piece, p in zip(pieces, self.parameters, strict=True)]
         result, minibatches = torch.zeros_like(vector), 0
-        for batch in some(self.batches()):
-            with torch.enable_grad():
-                value = scalar(self.loss(self.model, batch))
+        for batch in minibatches_of(self.batches):
+            with torch.enable_grad(), same_random_numbers(minibatches):  # one Hessian, also with dropout
+                value = differentiable(scalar(self.loss(self.model, batch)))
                 finite(value.detach(), "at the weights")
                 gradients = torch.autograd.grad(value, self.parameters, create_graph=True, materialize_grads=True)
                 along = sum((g * v).sum() for g, v in zip(gradients, shaped, strict=True) if g.requires_grad)
@@ -106,21 +114,34 @@ def _signs(product: _Product, generator: torch.Generator) -> Tensor:
 def _lanczos(product: _Product, wanted: int, iterations: int, generator: torch.Generator) -> tuple[float, ...]:
     if wanted > product.size:
         raise ValueError(f"eigenvalues={wanted}: there are only {product.size} parameters")
-    vector = product.like(torch.randn(product.size, generator=generator))
-    basis = [vector / vector.norm()]
+    basis: list[Tensor] = []
+
+    def rest(vector: Tensor) -> Tensor:
+        """What is new in a vector; twice, for rounding would bring back what was found already."""
+        for _ in range(2 if basis else 0):
+            matrix = torch.stack(basis)
+            vector = vector - matrix.T @ (matrix @ vector)
+        return vector
+
+    def fresh() -> Tensor:
+        vector = rest(product.like(torch.randn(product.size, generator=generator)))
+        length: Tensor = vector.norm()
+        return vector / length
+
+    basis.append(fresh())
     diagonal: list[float] = []
     beside: list[float] = []
     for _ in range(min(iterations, product.size)):
         image = product(basis[-1])
         diagonal.append(float(torch.dot(image, basis[-1])))
-        for _ in range(2):  # twice is enough: rounding would bring back what was found already
-            matrix = torch.stack(basis)
-            image = image - matrix.T @ (matrix @ image)
-        length = float(image.norm())
-        if length <= 1e-6 * max(map(abs, diagonal), default=1.0):  # the rest of the space is not reached from here
+        if len(basis) == product.size:
             break
-        beside.append(length)
-        basis.append(image / length)
+        image = rest(image)
+        length = float(image.norm())
+        # an eigenvalue that comes again is not reached from here: start once more, beside all that is known
+        ended = length <= 1e-6 * max(map(abs, diagonal), default=1.0)
+        beside.append(0.0 if ended else length)
+        basis.append(fresh() if ended else image / length)
     size = len(diagonal)
     matrix = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
     for i, value in enumerate(beside[: size - 1]):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lookbehind.measures.batchnorm import recalibrated
-from lookbehind.measures.unchanged import Loss, scalar, some, unchanged
+from lookbehind.measures.unchanged import Loss, minibatches_of, scalar, unchanged
 
 Batches = Callable[[], Iterable[Any]]
 Direction = list[Tensor]
@@ -41,6 +41,8 @@ def towards(model: nn.Module, other: Mapping[str, Tensor]) -> Direction:
             raise ValueError(
                 f"the other solution has no {name} of shape {tuple(parameter.shape)}: is it another network?"
             )
+        if not bool(torch.isfinite(other[name]).all()):
+            raise ValueError(f"the other solution is not finite in {name}: give one that did not diverge")
         found.append(other[name].to(parameter) - parameter.detach())
     return found
 
@@ -88,7 +90,7 @@ def plane(
             torch._foreach_add_(parameters, directions[0], alpha=a)
             torch._foreach_add_(parameters, directions[1], alpha=b)
             with recalibrated(model, statistics() if statistics is not None else None):
-                values = torch.stack([scalar(loss(model, batch)) for batch in some(batches())])
+                values = torch.stack([scalar(loss(model, batch)) for batch in minibatches_of(batches)])
             return float(torch.nan_to_num(values.double().mean(), nan=float("inf"), posinf=float("inf")))
 
         return [[at(a, b) for b in along] for a in across]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
@@ -12,11 +13,14 @@ from torch import Tensor, nn
 
 from lookbehind.measures.accuracy import score
 from lookbehind.measures.batchnorm import recalibrated
-from lookbehind.measures.unchanged import unchanged
+from lookbehind.measures.unchanged import minibatches_of, several, unchanged
 from lookbehind.optim.checks import count, non_negative, one_of
 
 SIGMAS = tuple(step / 20 for step in range(11))
 """0, 0.05, ..., 0.5."""
+
+MOST_BITS = 24
+"""The bits of a float32's digits: more would not round anything."""
 
 Noise = Callable[[Tensor, Tensor, float], Tensor]
 """Of a weight tensor, standard normal numbers like it, and a level: the weights that the hardware would have."""
@@ -32,9 +36,16 @@ def relative(weight: Tensor, normal: Tensor, sigma: float) -> Tensor:
     return weight + sigma * weight.abs().max() * normal
 
 
-def quantised(weight: Tensor, normal: Tensor, bits: float) -> Tensor:
-    """``s round(w / s)`` with ``s = max|w| / (2^(bits - 1) - 1)``, per tensor: no noise, but coarse weights."""
-    levels = 2 ** (count("bits", int(bits), at_least=2) - 1) - 1
+def bits(value: float) -> int:
+    """A number of bits per weight."""
+    if value not in range(2, MOST_BITS + 1):
+        raise ValueError(f"bits={value}: give an integer from 2 to {MOST_BITS}")
+    return int(value)
+
+
+def quantised(weight: Tensor, normal: Tensor, level: float) -> Tensor:
+    """``s round(w / s)`` with ``s = max|w| / (2^(level - 1) - 1)``, per tensor: no noise, but coarse weights."""
+    levels = 2 ** (bits(level) - 1) - 1
     step = weight.abs().max() / levels
     return torch.where(step > 0, (weight / step).round() * step, weight)
 
@@ -73,6 +84,7 @@ def robustness(
     seed: int = 0,
     weights: str = "all",
     statistics: Callable[[], Iterable[Any]] | None = None,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Robustness:
     """Accuracy under noise in the weights; the model is the same afterwards.
 
@@ -90,6 +102,7 @@ def robustness(
             layers.
         statistics: gives training minibatches; BatchNorm statistics are re-estimated on them after the noise, as a
             cumulative average. None leaves the statistics.
+        autocast: around the forward passes, for a network that was trained so.
 
     Example:
         >>> robustness(model, lambda: test_loader, (0.1, 0.2), statistics=lambda: train_loader).mean
@@ -97,11 +110,11 @@ def robustness(
     one_of("kind", kind, tuple(KINDS))
     one_of("weights", weights, ("all", "matrices"))
     count("draws", draws)
-    levels = tuple(non_negative("level", level) for level in levels)
-    if not levels:
-        raise ValueError("levels=(): give at least one")
+    levels = tuple(non_negative("level", level) for level in several("levels", levels))
     if kind == "quantised":
         draws = 1  # nothing is drawn
+        for level in levels:
+            bits(level)
     found: list[list[float]] = [[] for _ in levels]
     with unchanged(model) as kept, torch.no_grad():
         chosen = [(p, w) for p, w in zip(model.parameters(), kept, strict=True) if weights == "all" or p.dim() > 1]
@@ -110,8 +123,8 @@ def robustness(
             for values, level in zip(found, levels, strict=True):
                 for (parameter, weight), normal in zip(chosen, normals, strict=True):
                     parameter.copy_(KINDS[kind](weight, normal, level))
-                with recalibrated(model, statistics() if statistics is not None else None):
-                    values.append(score(model, test()).accuracy)
+                with recalibrated(model, minibatches_of(statistics) if statistics is not None else None, autocast):
+                    values.append(score(model, minibatches_of(test), autocast).accuracy)
     return Robustness(kind, levels, tuple(map(tuple, found)))
 
 

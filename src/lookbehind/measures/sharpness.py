@@ -9,7 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lookbehind.measures.unchanged import Loss, finite, norm, scalar, some, unchanged
+from lookbehind.measures.unchanged import (
+    Loss,
+    differentiable,
+    finite,
+    norm,
+    same_random_numbers,
+    scalar,
+    several,
+    some,
+    unchanged,
+)
 from lookbehind.optim.ascent import TINY, Leaf, Rule, asam, sam
 from lookbehind.optim.checks import count, one_of, positive
 
@@ -69,15 +79,14 @@ def m_sharpness(
     rule = _rule(neighbourhood)
     one_of("mode", mode, ("eval", "train"))
     count("steps", steps)
-    radii = tuple(positive("radius", radius) for radius in radii)
-    if not radii:
-        raise ValueError("radii=(): give at least one")
+    radii = tuple(positive("radius", radius) for radius in several("radii", radii))
     with unchanged(model) as slow:
         model.train(mode == "train")
         walker = _Walker(model, loss, rule, slow)
         rises, clean = torch.zeros(len(radii), dtype=torch.float64), 0.0
         minibatches = 0
         for batch in some(batches):
+            walker.number = minibatches
             before, found = walker.rises(batch, radii, steps)
             clean += before
             rises += found
@@ -97,6 +106,7 @@ class _Walker:
         self.leaves = [Leaf(p, name, 1.0) for name, p, _ in named]
         self.parameters: list[Tensor] = [p for _, p, _ in named]
         self.slow = [w for _, _, w in named]
+        self.number = 0  # of the minibatch: all its losses have the same dropout masks
 
     def rises(self, batch: Any, radii: Sequence[float], steps: int) -> tuple[float, Tensor]:
         """The loss at the weights themselves, and how much it rises at each radius."""
@@ -110,15 +120,16 @@ class _Walker:
                 _, gradients = self._gradient(batch)
                 here = [p.detach().clone() for p in self.parameters]
                 self._move(here, self._direction(gradients, here), radius / steps)
-            with torch.no_grad():
+            with torch.no_grad(), same_random_numbers(self.number):
                 losses.append(scalar(self.loss(self.model, batch)))
         self._move(self.slow, None, 0.0)
-        after = [finite(value, f"at radius {radius}") for value, radius in zip(losses, radii, strict=True)]
+        remedy = "give smaller radii"
+        after = [finite(value, f"at radius {radius}", remedy) for value, radius in zip(losses, radii, strict=True)]
         return before, torch.tensor(after, dtype=torch.float64) - before
 
     def _gradient(self, batch: Any) -> tuple[Tensor, list[Tensor]]:
-        with torch.enable_grad():
-            value = scalar(self.loss(self.model, batch))
+        with torch.enable_grad(), same_random_numbers(self.number):
+            value = differentiable(scalar(self.loss(self.model, batch)))
             found = torch.autograd.grad(value, self.parameters, allow_unused=True)
         gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True)]
         return value.detach(), gradients

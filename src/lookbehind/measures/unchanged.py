@@ -23,7 +23,13 @@ def unchanged(model: nn.Module) -> Iterator[list[Tensor]]:
     parameters = list(model.parameters())
     if not parameters:
         raise ValueError(f"{type(model).__name__} has no parameters: there are no weights to measure around")
-    tensors: list[Tensor] = [*parameters, *model.buffers()]
+    for name, parameter in model.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            raise ValueError(
+                f"there is a NaN in the weights, or an infinite one, in {name}: give a network that did not diverge"
+            )
+    buffers = [(m, name, b) for m in model.modules() for name, b in m._buffers.items() if b is not None]
+    tensors: list[Tensor] = [*parameters, *(buffer for _, _, buffer in buffers)]
     kept = [tensor.detach().clone() for tensor in tensors]
     modes = [(module, module.training) for module in model.modules()]
     gradients = [p.grad for p in parameters]
@@ -33,26 +39,63 @@ def unchanged(model: nn.Module) -> Iterator[list[Tensor]]:
         with torch.no_grad():
             for tensor, value in zip(tensors, kept, strict=True):
                 tensor.copy_(value)
+        for module, name, buffer in buffers:
+            module._buffers[name] = buffer  # a forward pass may have put another one in its place
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         for module, mode in modes:
             module.training = mode
 
 
+@contextmanager
+def same_random_numbers(number: int) -> Iterator[None]:
+    """Inside this ``with`` dropout has the masks that belong to this number, whenever and how often it is asked."""
+    with torch.random.fork_rng():
+        torch.manual_seed(number)
+        yield
+
+
+def minibatches_of(batches: Any) -> Iterator[Any]:
+    """The minibatches that a function gives, anew at every call; an error if there are none."""
+    if not callable(batches):
+        raise TypeError(
+            f"a {type(batches).__name__} in place of a function that gives minibatches: write lambda: loader, for they "
+            "are gone through more than once"
+        )
+    return some(batches())
+
+
 def scalar(value: Any) -> Tensor:
-    """The value, if it is a loss: a scalar that is finite."""
+    """The value, if it is a loss: a scalar."""
     if not isinstance(value, Tensor) or value.dim() != 0:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"the loss is not a scalar but {shape}: return the mean over the minibatch")
     return value
 
 
-def finite(value: Tensor, where: str) -> float:
+def differentiable(value: Tensor) -> Tensor:
+    """The loss, if it has a gradient."""
+    if not value.requires_grad:
+        raise ValueError("the loss has no gradient: return it as it is computed, without detach() or item()")
+    return value
+
+
+def finite(value: Tensor, where: str, remedy: str = "is there a NaN in the data?") -> float:
     """A loss as a number; an error if it is not finite."""
     number = float(value)
     if not torch.isfinite(value.detach()).item():
-        raise ValueError(f"the loss {where} is {number}: is there a NaN in the weights or the data?")
+        raise ValueError(f"the loss {where} is {number}: {remedy}")
     return number
+
+
+def several(name: str, values: Any) -> tuple[Any, ...]:
+    """One or more values; an error for a bare number."""
+    if isinstance(values, (int, float)) or not isinstance(values, Iterable):
+        raise TypeError(f"{name}={values!r}: give several in a tuple, such as {name}=({values!r},)")
+    found = tuple(values)
+    if not found:
+        raise ValueError(f"{name}=(): give at least one")
+    return found
 
 
 def some(batches: Iterable[Any]) -> Iterator[Any]:

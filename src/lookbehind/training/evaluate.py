@@ -11,7 +11,7 @@ import torch
 
 from lookbehind.training.loop import Training
 from lookbehind.training.run import run_from
-from lookbehind.training.train import Storage, as_the_run_says, load
+from lookbehind.training.train import Storage, as_the_run_says, check_data, load
 
 
 def evaluate(directory: Path, storage: Storage | None = None) -> dict[str, Any]:
@@ -31,15 +31,21 @@ def evaluate(directory: Path, storage: Storage | None = None) -> dict[str, Any]:
 
 def trained(directory: Path, storage: Storage) -> Training:
     """A finished run, with its network as it was in the end."""
-    for name in ("run.json", "weights.pt"):
-        if not (directory / name).exists():
-            raise FileNotFoundError(f"{directory} has no {name}: give the directory of a finished run, OUT/runs/ID")
+    finished_files(directory)
     try:
         run = run_from(json.loads((directory / "run.json").read_text()))
         weights = torch.load(directory / "weights.pt", map_location=run.filled.device, weights_only=True)
     except (ValueError, TypeError, AttributeError, RuntimeError, UnpicklingError, EOFError) as error:
         raise ValueError(f"{directory}: run.json or weights.pt is damaged, or not of a run") from error
     with as_the_run_says(run):
+        check_data(run, storage, directory)
         training = Training(run, load(run, storage))
     training.model.load_state_dict(weights)
     return training
+
+
+def finished_files(directory: Path) -> None:
+    """An error if a directory has not the files of a finished run."""
+    for name in ("run.json", "weights.pt"):
+        if not (directory / name).exists():
+            raise FileNotFoundError(f"{directory} has no {name}: give the directory of a finished run, OUT/runs/ID")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -18,10 +19,11 @@ from lookbehind.data.batches import EVALUATION_BATCH, Batch, Batches
 from lookbehind.data.files import written_whole
 from lookbehind.measures.curvature import curvature
 from lookbehind.measures.landscape import filter_normalised, line, plane, towards
-from lookbehind.measures.noise import SIGMAS, robustness
+from lookbehind.measures.noise import SIGMAS, bits, robustness
 from lookbehind.measures.sharpness import RADII, m_sharpness
+from lookbehind.measures.unchanged import several
 from lookbehind.optim.checks import count, non_negative, one_of, positive
-from lookbehind.training.evaluate import trained
+from lookbehind.training.evaluate import finished_files, trained
 from lookbehind.training.loop import Training
 from lookbehind.training.train import Storage, as_the_run_says
 
@@ -70,8 +72,11 @@ class Measures:
         measures = tuple(dict.fromkeys(name for some in self.measures for name in some.split(",") if name))
         for name in measures:
             one_of("measures", name, tuple(MEASURES))
-        if (self.towards is not None) != ("towards" in measures):
-            raise ValueError("the measure 'towards' and --towards RUN, where it goes to, need each other")
+        if self.towards is None and "towards" in measures:
+            raise ValueError("measures='towards': say where to, with --towards RUN")
+        if self.towards is not None:
+            finished_files(self.towards)
+            measures = tuple(dict.fromkeys((*measures, "towards")))
         object.__setattr__(self, "measures", measures)
         for name in ("minibatch", "draws", "eigenvalues"):
             count(name, getattr(self, name))
@@ -80,21 +85,22 @@ class Measures:
         one_of("noisy", self.noisy, get_args(Weights))
         if self.images is not None:
             count("images", self.images)
-        for name in LEVELS:
-            if not getattr(self, name):
-                raise ValueError(f"{name}=(): give at least one")
         for sigma in (*self.sigmas, *self.analog_sigmas):
             non_negative("sigma", sigma)
-        for bits in self.bits:
-            count("bits", bits, at_least=2)
+        for number in self.bits:
+            bits(number)
         for radius in (*self.radii, *self.asam_radii):
             positive("radius", radius)
         positive("reach", self.reach)
+        for name in LEVELS:
+            levels = sorted(set(several(name, getattr(self, name))), reverse=name == "bits")
+            object.__setattr__(self, name, tuple(levels))
 
-    def settings(self, name: str) -> dict[str, Any]:
-        """What the result of a measure depends on."""
-        found = {key: getattr(self, key) for key in MEASURES[name][1]}
-        return {key: value.resolve().name if isinstance(value, Path) else value for key, value in found.items()}
+    def settings(self, name: str, directory: Path) -> dict[str, Any]:
+        """What the result of a measure of a run depends on."""
+        found = {key: getattr(self, key) for key in MEASURES[name].settings}
+        words = {key: _weights_of(value) if isinstance(value, Path) else value for key, value in found.items()}
+        return {"weights": _weights_of(directory), **words}
 
 
 def _loss(training: Training) -> Callable[[nn.Module, Batch], Tensor]:
@@ -110,7 +116,16 @@ def _minibatches(training: Training, measures: Measures) -> Callable[[], Iterabl
     train = training.parts.train
     whole = Batches(train.images, train.mean, train.std, measures.minibatch, device=train.device)
     images = len(train.images) if measures.images is None else min(measures.images, len(train.images))
-    return lambda: islice(whole.epoch(0), -(-images // measures.minibatch))
+
+    def some() -> Iterator[Batch]:
+        left = images
+        for inputs, labels in whole.epoch(0):
+            yield inputs[:left], labels[:left]
+            left -= len(labels)
+            if left <= 0:
+                return
+
+    return some
 
 
 def _sharpness(training: Training, measures: Measures, storage: Storage) -> Measured:
@@ -136,6 +151,7 @@ def _accuracy_under(kind: str, levels: str) -> Measure:
             draws=measures.draws,
             weights=measures.noisy,
             statistics=lambda: parts.train.plain(shuffled=True),
+            autocast=training.autocast,
         )
         return {
             levels.removeprefix("analog_"): list(getattr(measures, levels)),
@@ -148,7 +164,8 @@ def _accuracy_under(kind: str, levels: str) -> Measure:
 
 def _curvature(training: Training, measures: Measures, storage: Storage) -> Measured:
     batches = _minibatches(training, measures)
-    found = curvature(training.model, _loss(training), batches, eigenvalues=measures.eigenvalues)
+    number = measures.eigenvalues
+    found = curvature(training.model, _loss(training), batches, eigenvalues=number, iterations=max(30, 2 * number + 10))
     return {"eigenvalues": list(found.eigenvalues), "trace": found.trace, "trace_error": found.trace_error}
 
 
@@ -182,15 +199,34 @@ def _number(value: float) -> float | None:
 
 
 _PLACES = ("places", "minibatch", "images")
-MEASURES: dict[str, tuple[Measure, tuple[str, ...]]] = {
-    "sharpness": (_sharpness, ("radii", "asam_radii", "minibatch", "images")),
-    "noise": (_accuracy_under("multiplicative", "sigmas"), ("sigmas", "draws", "noisy")),
-    "analog": (_accuracy_under("relative", "analog_sigmas"), ("analog_sigmas", "draws", "noisy")),
-    "quantisation": (_accuracy_under("quantised", "bits"), ("bits", "noisy")),
-    "curvature": (_curvature, ("eigenvalues", "minibatch", "images")),
-    "landscape": (_landscape, (*_PLACES, "reach")),
-    "towards": (_towards, (*_PLACES, "towards")),
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A measure: how it is taken, which settings it depends on, and what it finds."""
+
+    take: Measure
+    settings: tuple[str, ...]
+    finds: tuple[str, ...]
+
+
+MEASURES: dict[str, Kind] = {
+    "sharpness": Kind(
+        _sharpness, ("radii", "asam_radii", "minibatch", "images"), ("sam", "asam", "loss", "weight_norm")
+    ),
+    "noise": Kind(_accuracy_under("multiplicative", "sigmas"), ("sigmas", "draws", "noisy"), ("sigmas", "values")),
+    "analog": Kind(
+        _accuracy_under("relative", "analog_sigmas"), ("analog_sigmas", "draws", "noisy"), ("sigmas", "values")
+    ),
+    "quantisation": Kind(_accuracy_under("quantised", "bits"), ("bits", "noisy"), ("bits", "values")),
+    "curvature": Kind(_curvature, ("eigenvalues", "minibatch", "images"), ("eigenvalues", "trace", "trace_error")),
+    "landscape": Kind(_landscape, (*_PLACES, "reach"), ("places", "line", "plane")),
+    "towards": Kind(_towards, (*_PLACES, "towards"), ("places", "line")),
 }
+
+
+class Stopped(Exception):  # noqa: N818, a wish, not an error
+    """Measuring was asked to stop; what was measured before is kept."""
 
 
 def measured(
@@ -198,6 +234,7 @@ def measured(
     measures: Measures,
     storage: Storage | None = None,
     watch: Callable[[str], None] = lambda name: None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Measured]:
     """The measures of the finished run in a directory; what was measured before in the same way is read, not repeated.
 
@@ -206,6 +243,7 @@ def measured(
         measures: which.
         storage: where the data set is.
         watch: called with the name of each measure that is about to be taken.
+        stop: asked at every minibatch; True raises :class:`Stopped`.
 
     Example:
         >>> measured(Path("out/compare/runs/sam-seed0-0123456789"), Measures(measures=("sharpness",)))
@@ -215,11 +253,15 @@ def measured(
     todo = missing(directory, measures)
     if todo:
         training = trained(directory, storage)
+        training.model.register_forward_pre_hook(lambda *_: _unless(stop))
         with as_the_run_says(training.run):
             for name in todo:
                 watch(name)
-                found = MEASURES[name][0](training, measures, storage)
-                known[name] = {"settings": _plain(measures.settings(name)), **found}
+                try:
+                    found = MEASURES[name].take(training, measures, storage)
+                except ValueError as error:
+                    raise ValueError(f"{name} of {directory}: {error}") from error
+                known[name] = {"settings": _plain(measures.settings(name, directory)), **found}
                 with written_whole(path) as file:
                     file.write(json.dumps(known, allow_nan=False).encode())
     return {name: known[name] for name in measures.measures}
@@ -228,8 +270,27 @@ def measured(
 def missing(directory: Path, measures: Measures) -> list[str]:
     """The measures that a run still lacks, or has with other settings."""
     known = _read(directory / "measures.json")
-    wanted = {name: _plain(measures.settings(name)) for name in measures.measures}
+    wanted = {name: _plain(measures.settings(name, directory)) for name in measures.measures}
     return [name for name, settings in wanted.items() if known.get(name, {}).get("settings") != settings]
+
+
+def _unless(stop: Callable[[], bool]) -> None:
+    if stop():
+        raise Stopped
+
+
+def _weights_of(directory: Path) -> str:
+    """The weights of a run by their digest: measures belong to them and not to a name."""
+    path = directory / "weights.pt"
+    if not path.exists():
+        return "none"
+    about = path.stat()
+    return _digest(path.resolve(), about.st_mtime_ns, about.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _digest(path: Path, changed: int, size: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _plain(settings: dict[str, Any]) -> dict[str, Any]:
@@ -239,7 +300,16 @@ def _plain(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Measured]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(), parse_constant=_no_number)
     except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
+    content = content if isinstance(content, dict) else {}
+    return {name: entry for name, entry in content.items() if _is_whole(name, entry)}
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is not a number")
+
+
+def _is_whole(name: str, entry: object) -> bool:
+    return name in MEASURES and isinstance(entry, dict) and {"settings", *MEASURES[name].finds} <= entry.keys()

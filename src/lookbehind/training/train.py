@@ -72,16 +72,20 @@ def _load(name: str, directory: Path, seed: int, download: bool) -> VisionData:
     return load_data(name, directory, seed=seed, allow_download=download)
 
 
-def check_data(run: Run, storage: Storage) -> None:
-    """See to it that a run which was begun before goes on with the same images; the first time, note which they are."""
-    data, path = load(run, storage), storage.directory(run) / "data.json"
+def check_data(run: Run, storage: Storage, directory: Path | None = None) -> None:
+    """See to it that a run which was begun before goes on with the same images; the first time, note which they are.
+
+    Its files are in the usual directory if none is given.
+    """
+    directory = directory or storage.directory(run)
+    data, path = load(run, storage), directory / "data.json"
     here = {"train": data.train.digest(), "test": data.test.digest()}
     if not path.exists():
         with written_whole(path) as file:
             file.write(json.dumps(here).encode())
     elif json.loads(path.read_text()) != here:
         raise ValueError(
-            f"{storage.directory(run)} was trained on other images than those of {run.data} in {storage.data_dir}; "
+            f"{directory} was trained on other images than those of {run.data} in {storage.data_dir}; "
             "give another --out, or the --data-dir of before"
         )
 
