@@ -39,7 +39,7 @@ def snapshot(optimizer, model):
 def equal(a, b):
     flat = [torch.utils._pytree.tree_leaves(x) for x in (a, b)]
     return len(flat[0]) == len(flat[1]) and all(
-        torch.equal(torch.as_tensor(x), torch.as_tensor(y)) for x, y in zip(*flat)
+        torch.equal(torch.as_tensor(x), torch.as_tensor(y)) for x, y in zip(*flat, strict=True)
     )
 
 
