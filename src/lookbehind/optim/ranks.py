@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -33,6 +34,20 @@ def check_ranks(ranks: str, model: object, parameters: Sequence[Tensor]) -> None
             "ranks='apart': give model=, the DistributedDataParallel model: its gradients are kept apart while a rank "
             "climbs, and averaged for the descent"
         )
+
+
+def forget_gathered_weights(model: nn.Module | None) -> None:
+    """Let FSDP2 gather the weights anew at the next forward pass.
+
+    Modules that keep them after the backward pass (``set_reshard_after_backward(False)``) would go on with the weights
+    of another point.
+    """
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if model is None or fsdp is None:
+        return
+    for module in model.modules():
+        if isinstance(module, fsdp.FSDPModule):
+            module.reshard()
 
 
 def evaluated_apart(model: nn.Module | None, *, apart: bool) -> AbstractContextManager[Any]:

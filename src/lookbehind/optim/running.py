@@ -13,6 +13,7 @@ from lookbehind.optim.fast import Fast
 from lookbehind.optim.interpolation import none
 from lookbehind.optim.passes import Itinerary, Walk
 from lookbehind.optim.precision import NonFiniteError
+from lookbehind.optim.ranks import forget_gathered_weights
 from lookbehind.optim.rng import Replay
 from lookbehind.optim.scaling import Overflowed
 from lookbehind.optim.statistics import Statistics
@@ -91,6 +92,7 @@ def run(optimizer: SharpnessAware, plan: Plan, leaves: list[Leaf], itinerary: It
         optimizer._set_counter("ascent_evaluations", optimizer.evaluations + last.evaluations)
         for parameter in parameters:
             parameter.grad = None
+        forget_gathered_weights(optimizer.model)
         last.record_alpha(fast.alpha)
         optimizer.last = last
     if scaling is not None:

@@ -70,7 +70,8 @@ class SharpnessAware(Wrapper):
         reach: ``"per-step"``: every ascent step has the size rho; ``"total"``: rho / k, to stay within rho.
         schedule: when to climb, and k and rho over time.
         model: the model, where its normalisation layers matter (``batchnorm``, and restoring their running statistics
-            when a step fails; buffers of another kind are left as the closure left them).
+            when a step fails; buffers of another kind are left as the closure left them), and with FSDP2 where modules
+            keep gathered weights after the backward pass (``set_reshard_after_backward(False)``).
         batchnorm: running statistics are updated in ``"all"`` passes, or only in the ``"first"``, at the unperturbed
             weights (recommended; needs ``model``).
         rng: ``"fresh"`` random numbers in every evaluation, or ``"replay"``: the same dropout masks in all

@@ -13,7 +13,12 @@ from torch import Tensor, nn
 from lookbehind.optim.clipping import Clip
 from lookbehind.optim.passes import Loss
 from lookbehind.optim.precision import NonFiniteError, check_finite
-from lookbehind.optim.ranks import average_over_ranks, evaluated_apart, several_ranks
+from lookbehind.optim.ranks import (
+    average_over_ranks,
+    evaluated_apart,
+    forget_gathered_weights,
+    several_ranks,
+)
 from lookbehind.optim.scaling import Overflowed, Scaling
 from lookbehind.optim.weights import norms, total_norm
 
@@ -36,6 +41,7 @@ class Treatment:
 
     def evaluated(self) -> AbstractContextManager[Any]:
         """Around the user's forward and backward pass."""
+        forget_gathered_weights(self.model)
         return evaluated_apart(self.model, apart=self.apart)
 
     def received(self, *, given: bool) -> None:
