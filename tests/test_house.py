@@ -27,6 +27,7 @@ LAYERS = {
     "experiments": 4,
     "integrations": 4,
     "cli": 5,
+    "__main__": 6,
 }
 
 

@@ -6,6 +6,7 @@ import importlib
 import logging
 import os
 import runpy
+import socket
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from problems import distance, same, values
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 transformers = pytest.importorskip("transformers")
+accelerate = pytest.importorskip("accelerate")
 
 import lookbehind as lb  # noqa: E402
 from lookbehind.integrations.huggingface import SharpnessAwareTrainer  # noqa: E402
@@ -29,6 +31,12 @@ pytestmark = [
 ]
 EXAMPLE = Path(__file__).parent.parent / "examples" / "huggingface_trainer.py"
 STEPS = 5
+
+
+@pytest.fixture(autouse=True)
+def _no_state_is_left():
+    yield
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def language_model(dropout: float = 0.0):
@@ -200,6 +208,12 @@ def doubled(outputs, labels, num_items_in_batch):
 CASES = {
     "accumulation with a rest": {"gradient_accumulation_steps": 3, "max_steps": 4},
     "a stream": {"gradient_accumulation_steps": 2, "data": Stream(), "max_steps": 4},
+    "a stream and a loss of one's own": {
+        "kind": (Mean, ClimbingMean),
+        "data": Stream(),
+        "gradient_accumulation_steps": 2,
+        "max_steps": 4,
+    },
     "a loss of one's own": {"kind": (Mean, ClimbingMean), "gradient_accumulation_steps": 2},
     "label smoothing": {"label_smoothing_factor": 0.2, "gradient_accumulation_steps": 2},
     "a loss function": {"more": {"compute_loss_func": doubled}, "gradient_accumulation_steps": 2},
@@ -306,7 +320,7 @@ def test_the_example_learns(tmp_path, capsys):
 # --- fp16: the scaler, which the Trainer does not make on the CPU
 
 
-def scaled(directory, monkeypatch, scaler, **changed):
+def scaled(directory, scaler, **changed):
     """A Trainer as with fp16=True on a GPU, but for the autocast."""
     trainer = make(directory, **changed)
     trainer.accelerator.scaler = scaler
@@ -314,9 +328,9 @@ def scaled(directory, monkeypatch, scaler, **changed):
 
 
 @pytest.mark.parametrize("max_grad_norm", [0, 0.1])
-def test_scaled_gradients_change_nothing(tmp_path, monkeypatch, max_grad_norm):
+def test_scaled_gradients_change_nothing(tmp_path, max_grad_norm):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=2)
-    trainer = scaled(tmp_path, monkeypatch, scaler, max_grad_norm=max_grad_norm)
+    trainer = scaled(tmp_path, scaler, max_grad_norm=max_grad_norm)
     trainer.train()
     assert trainer.sharpness_aware.scaler is scaler
     assert scaler.get_scale() == 2.0**14
@@ -324,9 +338,9 @@ def test_scaled_gradients_change_nothing(tmp_path, monkeypatch, max_grad_norm):
 
 
 @pytest.mark.parametrize("evaluation", [0, 2])
-def test_an_overflow_at_any_point_passes_over_the_step(tmp_path, monkeypatch, evaluation):
+def test_an_overflow_at_any_point_passes_over_the_step(tmp_path, evaluation):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
-    trainer = scaled(tmp_path, monkeypatch, scaler, max_steps=2)
+    trainer = scaled(tmp_path, scaler, max_steps=2)
     calls = []
 
     def overflowing(gradient):
@@ -356,18 +370,141 @@ def _one_of_two(rank: int, port: int, directory: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_two_processes_equal_one(tmp_path, free_port):
+def test_two_processes_equal_one(tmp_path):
     single = trained(tmp_path, optim="sgd")
-    mp.spawn(_one_of_two, (free_port, str(tmp_path)), nprocs=2)
+    with socket.socket() as one:
+        one.bind(("localhost", 0))
+        port = one.getsockname()[1]
+    mp.spawn(_one_of_two, (port, str(tmp_path)), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert same(first, second)
     assert distance(first, values(single.model)) < 1e-6
 
 
-@pytest.fixture
-def free_port() -> int:
-    import socket
+# --- what is refused
 
-    with socket.socket() as one:
-        one.bind(("localhost", 0))
-        return int(one.getsockname()[1])
+
+class ForgetsTheOptimizer(SharpnessAwareTrainer):
+    def create_optimizer(self, model=None):
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        return self.optimizer
+
+
+class ForgetsTheLoss(SharpnessAwareTrainer):
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = self.compute_loss(model, inputs)
+        loss.backward()
+        return loss.detach()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"sharpness": lambda base: lb.SAM(base, rng="replay")}, ValueError, "rng='replay': .* use rng='fresh', or"),
+        ({"sharpness": lb.Lookahead}, TypeError, "Lookahead: the Trainer evaluates .* Give a LookbehindSAM, SAM, "),
+        ({"sharpness": lambda base: lb.Lookahead(lb.SAM(base))}, TypeError, "gave a Lookahead: .* without it; or"),
+        ({"sharpness": lambda base: base}, TypeError, "wrap the optimizer that it is called with, sharpness=lambda"),
+        (
+            {"sharpness": lambda base: lb.SAM(torch.optim.SGD(base.param_groups[0]["params"], lr=0.1))},
+            TypeError,
+            "wrap the optimizer that it is called with, .* Another base optimizer is given to the Trainer: optim=",
+        ),
+        (
+            {"sharpness": lambda base: lb.SAM(base, clip=lb.clip_norm(0.5))},
+            ValueError,
+            r"clip=clip_norm\(.*\) and max_grad_norm=1.0: .* clipped twice. Give max_grad_norm=0",
+        ),
+        (
+            {"sharpness": lambda base: lb.SAM(base, scaler=torch.amp.GradScaler("cpu"))},
+            ValueError,
+            "scaler=: leave it away; the optimizer gets the Trainer's own",
+        ),
+        ({"sharpness": lambda base: lb.SAM(base, ranks="apart")}, ValueError, "ranks='apart': .* ranks='together'"),
+        (
+            {"more": {"optimizers": (torch.optim.SGD(language_model().parameters(), lr=0.1), None)}},
+            ValueError,
+            r"parameters that the model has not: make it from model.parameters\(\)",
+        ),
+        ({"kind": ForgetsTheOptimizer}, RuntimeError, r"is SGD, not .*: call super\(\).create_optimizer\(\)"),
+        ({"kind": ForgetsTheLoss}, RuntimeError, r"1 micro-batches and 0 losses .* call super\(\)\.get_batch_samples"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_a_step_is_taken(tmp_path, settings, error, message):
+    trainer = make(tmp_path, **settings)
+    with pytest.raises(error, match=message):
+        trainer.train()
+    assert same(values(trainer.model), values(language_model()))
+
+
+def with_flag(flag):
+    class Flagged(SharpnessAwareTrainer):
+        def create_accelerator_and_postprocess(self):
+            super().create_accelerator_and_postprocess()
+            flag(self)
+
+    return Flagged
+
+
+def sharded(trainer):
+    kind = type("Sharded", (type(trainer.model),), {"is_distributed_loading_by_transformers": True})
+    trainer.model.__class__ = kind
+
+
+def parallel(trainer):
+    trainer.accelerator.state.parallelism_config = accelerate.ParallelismConfig()
+
+
+def xla(trainer):
+    trainer.accelerator.state.distributed_type = "XLA"
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        (
+            {"sharpness": 0.05},
+            TypeError,
+            "sharpness=0.05: give a function of the base optimizer, sharpness=lambda base",
+        ),
+        ({"optim": "galore_adamw_layerwise"}, ValueError, "optim='galore_adamw_layerwise' is not .*; use another"),
+        ({"optim": "adalomo"}, ValueError, r"optim='adalomo' is not supported: it changes the weights during backward"),
+        (
+            {"kind": with_flag(lambda trainer: setattr(trainer, "is_deepspeed_enabled", True))},
+            ValueError,
+            "with DeepSpeed is not supported: it steps by itself; use DistributedDataParallel",
+        ),
+        (
+            {"kind": with_flag(lambda trainer: setattr(trainer, "is_fsdp_enabled", True))},
+            ValueError,
+            "with FSDP is not supported: use DistributedDataParallel .* with torch's fully_shard",
+        ),
+        ({"kind": with_flag(sharded)}, ValueError, "a model sharded when it was loaded is not supported: use Distrib"),
+        ({"kind": with_flag(parallel)}, ValueError, "with parallelism_config is not supported: use DistributedData"),
+        ({"kind": with_flag(xla)}, ValueError, "with a TPU is not supported: use DistributedDataParallel"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_construction(tmp_path, settings, error, message):
+    with pytest.raises(error, match=message):
+        make(tmp_path, **settings)
+
+
+def test_the_plain_trainer_refuses_our_optimizers(tmp_path):
+    model = language_model()
+    optimizer = lookbehind_sam(torch.optim.SGD(model.named_parameters(), lr=0.1))
+    plain = make(tmp_path, None, transformers.Trainer, model=model, more={"optimizers": (optimizer, None)})
+    with pytest.raises(TypeError, match=r"step\(\) without a closure"):
+        plain.train()
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.delitem(sys.modules, "lookbehind.integrations.huggingface")
+    with pytest.raises(ImportError, match=r"transformers and accelerate: pip install 'lookbehind\[huggingface\]'"):
+        importlib.import_module("lookbehind.integrations.huggingface")
+
+
+def test_a_trainer_without_the_places_to_hook_in_is_refused(monkeypatch):
+    monkeypatch.delattr(transformers.Trainer, "_clip_grad_norm")
+    monkeypatch.delitem(sys.modules, "lookbehind.integrations.huggingface")
+    with pytest.raises(ImportError, match=r"too old: pip install -U 'lookbehind\[huggingface\]'"):
+        importlib.import_module("lookbehind.integrations.huggingface")

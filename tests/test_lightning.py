@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
+import os
+import runpy
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -13,12 +14,13 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import torchmetrics
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
 from lightning.pytorch.plugins import MixedPrecision, Precision
-from lightning.pytorch.strategies import DDPStrategy
-from problems import CLIMBING, METHODS, batch, distance, loss_of, net, same, sgd, train, values
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
+from lightning.pytorch.tuner import Tuner
+from problems import CLIMBING, METHODS, batch, distance, loss_of, net, same, sgd, values
 from torch.amp import GradScaler
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 import lookbehind as lb
 from lookbehind.integrations import lightning as integration
@@ -26,30 +28,32 @@ from lookbehind.integrations.lightning import SharpnessAwareModule, SharpnessAwa
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers",
-    "ignore:.*Trying to infer the `batch_size`",
     "ignore:.*LeafSpec:FutureWarning",
+    "ignore:The dirpath has changed",
+    "ignore:.*resuming from a checkpoint that ended before the epoch",
 )
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-EXAMPLE = Path(__file__).parent.parent / "examples" / "lightning_training.py"
-sam = METHODS["sam"]
+ROOT = Path(__file__).parent.parent
+EXAMPLES = [(x, y) for number in range(4) for x, y in zip(*batch(number), strict=True)]
+SAM, LOOKBEHIND, NESTED = METHODS["sam"], METHODS["lookbehind"], METHODS["lookahead-lookbehind"]
 
 
-class Net(SharpnessAwareModule):
-    """A module as a user writes it, which remembers what its callbacks would see."""
+class Task:
+    """What a user writes; it remembers what callbacks see. Hooks do not call super(), as is usual."""
 
-    def __init__(self, make=sam, scheduler=None, **options):
+    def __init__(self, make=SAM, scheduler=None, **options):
         super().__init__()
-        self.net = net(**options)
-        self.make = make
-        self.scheduler = scheduler
-        self.outputs = []
+        self.net, self.make, self.scheduler, self.outputs = net(**options), make, scheduler, []
 
     def training_step(self, batch, batch_idx):
         loss = loss_of(self.net, batch)
-        self.log("loss", loss)
+        self.log("loss", loss, batch_size=12)
         return {"loss": loss, "index": batch_idx}
 
-    def on_train_batch_end(self, outputs, batch, batch_idx):  # without super(), as most people write it
+    def on_train_batch_start(self, batch, batch_idx):
+        pass
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
         self.outputs.append(float(outputs["loss"]))
 
     def configure_optimizers(self):
@@ -57,14 +61,36 @@ class Net(SharpnessAwareModule):
         return [optimizer], [{"scheduler": self.scheduler(optimizer), "interval": "step"}] if self.scheduler else []
 
 
-def loader(count, dtype=torch.float64):
-    return DataLoader([batch(number, dtype=dtype) for number in range(count)], batch_size=None)
+class Net(Task, SharpnessAwareModule):
+    pass
+
+
+class NetOnTop(SharpnessAwareModule, Task, pl.LightningModule):
+    """Before a class of the user: its hooks go on to that one."""
+
+
+class Plain(Task, pl.LightningModule):
+    pass
+
+
+class Scaled(Net):
+    def configure_optimizers(self):
+        return lb.LookbehindSAM(sgd(self.net), rho=0.1, k=2, scaler=self.grad_scaler, clip=lb.clip_norm(0.5))
+
+
+def scaler(scale=2.0**22):  # overflows at first
+    return GradScaler("cpu", init_scale=scale, growth_interval=3)
 
 
 def trainer(**options):
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    usual = {"max_epochs": 1, "accelerator": "cpu", "devices": 1, "enable_model_summary": False, **quiet}
-    return pl.Trainer(**{**usual, **options})
+    return pl.Trainer(
+        **{"max_epochs": 1, "accelerator": "cpu", "devices": 1, "enable_model_summary": False} | quiet | options
+    )
+
+
+def loader(count, dtype=torch.float64):
+    return DataLoader([batch(number, dtype=dtype) for number in range(count)], batch_size=None)
 
 
 def fitted(module, count=4, dtype=torch.float64, **options):
@@ -73,153 +99,118 @@ def fitted(module, count=4, dtype=torch.float64, **options):
     return runner
 
 
-def accumulating(model, numbers, parts, dtype=torch.float64, scaler=None):
-    """A closure over the batches of these numbers, as Lightning weighs them: each by 1 / accumulate_grad_batches."""
+def plain_loop(make, count=4, parts=1, *, scaler=None, cast=None, dtype=torch.float64, clip=None, **options):
+    """Model, optimizer and losses; batches weigh 1 / parts, as in Lightning, also where a step has fewer."""
+    model = net(dtype, **options)
+    optimizer = make(sgd(model))
 
     def loss(number):
-        context = torch.autocast("cpu", torch.float16, cache_enabled=False) if scaler else nullcontext()
-        with context:
-            return loss_of(model, batch(number, dtype=dtype)) * (len(numbers) / parts)
+        with torch.autocast("cpu", cast, cache_enabled=False) if cast else nullcontext():
+            return loss_of(model, batch(number, dtype=dtype))
 
-    return lb.accumulated(loss, numbers, scaler=scaler)
+    def step(numbers):
+        evaluate = lb.accumulated(lambda number: loss(number) * (len(numbers) / parts), numbers, scaler=scaler)
 
+        def closure():
+            result = evaluate()
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+            return result
 
-# --- what works
-
-
-@pytest.mark.parametrize("method", CLIMBING)
-def test_a_run_equals_the_plain_loop(method):
-    module, model = Net(METHODS[method]), net()
-    runner = fitted(module)
-    optimizer = METHODS[method](sgd(model))
-    losses = train(optimizer, model, range(4))
-    assert same(values(module), values(model))
-    assert same(list(module.net.buffers()), list(model.buffers()))
-    assert module.outputs == [float(loss) for loss in losses]  # of the unperturbed weights
-    assert float(runner.callback_metrics["loss"]) == module.outputs[-1]
-    assert (runner.global_step, runner.optimizers[0].evaluations) == (4, optimizer.evaluations)
-
-
-@pytest.mark.parametrize("method", ["sam", "lookbehind-asam", "adaptive", "lookahead", "lookahead-lookbehind"])
-def test_accumulation_evaluates_all_batches_at_every_point(method):
-    module, model = Net(METHODS[method]), net()
-    runner = fitted(module, 5, accumulate_grad_batches=2)
-    optimizer = METHODS[method](sgd(model))
-    losses = []
-    for numbers in ((0, 1), (2, 3), (4,)):  # the last step has one batch, of which Lightning takes half
-        losses.append(float(optimizer.step(accumulating(model, numbers, 2))))
+        result = optimizer.step(closure)
         model.zero_grad()
+        return float(result)
+
+    return model, optimizer, [step(range(start, min(start + parts, count))) for start in range(0, count, parts)]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("method", [*CLIMBING, "lookahead"])
+def test_a_run_equals_the_plain_loop(method, parts):
+    module = Net(METHODS[method])
+    runner = fitted(module, 5, accumulate_grad_batches=parts)
+    model, optimizer, losses = plain_loop(METHODS[method], 5, parts)
     assert same(values(module), values(model))
     assert same(list(module.net.buffers()), list(model.buffers()))
-    assert (runner.global_step, runner.optimizers[0].evaluations) == (3, optimizer.evaluations)
-    outputs = module.outputs
-    assert [outputs[0] + outputs[1], outputs[2] + outputs[3], outputs[4]] == losses
-    if method != "lookahead":
-        assert runner.optimizers[0].last.loss == losses[-1]
+    assert (runner.global_step, runner.optimizers[0].evaluations) == (len(losses), optimizer.evaluations)
+    outputs = [sum(module.outputs[start : start + parts]) for start in range(0, 5, parts)]
+    assert outputs == losses  # at the unperturbed weights
+    assert float(runner.callback_metrics["loss"]) == pytest.approx(losses[-1] * parts, rel=1e-6)  # kept in float32
+    assert optimizer.last is None or runner.optimizers[0].last.losses == optimizer.last.losses
+
+
+def test_hooks_of_other_base_classes_are_called():
+    module = NetOnTop(LOOKBEHIND)
+    fitted(module, accumulate_grad_batches=2)
+    model, _, losses = plain_loop(LOOKBEHIND, parts=2)
+    assert same(values(module), values(model))
+    assert [sum(module.outputs[:2]), sum(module.outputs[2:])] == losses
 
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_dropout_masks_are_replayed(parts):
-    def make(base):
-        return lb.LookbehindSAM(base, rho=0.1, k=2, rng="replay")
-
     class Seeds(pl.Callback):  # after the data loader has drawn its own seed
         def on_train_epoch_start(self, runner, module):
             torch.manual_seed(1)
 
-    module, model = Net(make, dropout=0.5), net(dropout=0.5)
-    fitted(module, 4, accumulate_grad_batches=parts, callbacks=[Seeds()])
-    optimizer = make(sgd(model))
-    torch.manual_seed(1)
-    for start in range(0, 4, parts):
-        optimizer.step(accumulating(model, range(start, start + parts), parts))
-    assert same(values(module), values(model))
+    def make(base):
+        torch.manual_seed(1)
+        return lb.LookbehindSAM(base, rho=0.1, k=2, rng="replay")
+
+    module = Net(make, dropout=0.5)
+    fitted(module, accumulate_grad_batches=parts, callbacks=[Seeds()])
+    assert same(values(module), values(plain_loop(make, parts=parts, dropout=0.5)[0]))
 
 
-def test_bf16_mixed_equals_the_plain_loop():
-    module, model = Net(METHODS["lookbehind"], dtype=torch.float32), net(torch.float32)
-    fitted(module, dtype=torch.float32, precision="bf16-mixed")
-    optimizer = METHODS["lookbehind"](sgd(model))
-    for number in range(4):
-
-        def closure(number=number):
-            optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-                loss = loss_of(model, batch(number, dtype=torch.float32))
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-    assert same(values(module), values(model))
-
-
-class Scaled(Net):
-    def configure_optimizers(self):
-        return lb.LookbehindSAM(sgd(self.net), rho=0.1, k=2, scaler=self.grad_scaler, clip=lb.clip_norm(0.5))
-
-
-def fp16(scale=2.0**10):
-    return [SharpnessAwarePrecision("16-mixed", "cpu", GradScaler("cpu", init_scale=scale, growth_interval=3))]
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_bf16_mixed_and_clipping_equal_the_plain_loop(precision):
+    make = METHODS["multistep-mean"]
+    options = {"cast": torch.bfloat16 if precision == "bf16-mixed" else None, "dtype": torch.float32}
+    unclipped, clipped = plain_loop(make, **options)[0], plain_loop(make, clip=0.3, **options)[0]
+    for clip, model in ((None, unclipped), (0.3, clipped)):
+        module = Net(make, dtype=torch.float32)
+        fitted(module, dtype=torch.float32, precision=precision, gradient_clip_val=clip)
+        assert same(values(module), values(model))
+    assert not same(values(clipped), values(unclipped))
 
 
 @pytest.mark.parametrize("parts", [1, 2])
 def test_fp16_equals_the_plain_loop_with_overflows(parts):
-    module, model = Scaled(dtype=torch.float32), net(torch.float32)
-    plugins = fp16(2.0**22)
-    runner = fitted(module, 16, torch.float32, plugins=plugins, accumulate_grad_batches=parts)
-    scaler = GradScaler("cpu", init_scale=2.0**22, growth_interval=3)
-    optimizer = lb.LookbehindSAM(sgd(model), rho=0.1, k=2, scaler=scaler, clip=lb.clip_norm(0.5))
-    for start in range(0, 16, parts):
-        optimizer.step(accumulating(model, range(start, start + parts), parts, torch.float32, scaler))
+    module, own = Scaled(dtype=torch.float32), scaler()
+    plugin = SharpnessAwarePrecision("16-mixed", "cpu", scaler())
+    runner = fitted(module, 16, torch.float32, plugins=[plugin], accumulate_grad_batches=parts)
+    make = lambda base: lb.LookbehindSAM(base, rho=0.1, k=2, scaler=own, clip=lb.clip_norm(0.5))  # noqa: E731
+    model, optimizer, _ = plain_loop(make, 16, parts, scaler=own, cast=torch.float16, dtype=torch.float32)
     assert 0 < optimizer.skipped < 8
     assert runner.optimizers[0].skipped == optimizer.skipped
-    assert plugins[0].scaler.state_dict() == scaler.state_dict()
+    assert plugin.scaler.state_dict() == own.state_dict()
     assert same(values(module), values(model))
 
 
-def test_gradient_clipping_is_that_of_a_closure_which_clips():
-    module, model = Net(METHODS["multistep-mean"]), net()
-    fitted(module, gradient_clip_val=0.3)
-    optimizer = METHODS["multistep-mean"](sgd(model))
-    for number in range(4):
-
-        def closure(number=number):
-            optimizer.zero_grad()
-            loss = loss_of(model, batch(number))
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3)
-            return loss
-
-        optimizer.step(closure)
-    assert same(values(module), values(model))
-
-
-@pytest.mark.parametrize("kind", ["lookahead-lookbehind", "accumulation", "fp16"])
+@pytest.mark.parametrize("kind", ["plain", "accumulation", "fp16"])
 def test_a_resumed_run_ends_like_one_that_was_not_interrupted(kind, tmp_path):
     def run(epochs, directory, resumed_from=None):
         dtype, options = torch.float64, {"accumulate_grad_batches": 2 if kind == "accumulation" else 1}
-        module = Net(METHODS["lookahead-lookbehind"], lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 4))
+        module = Net(NESTED, lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 4))
         if kind == "fp16":
-            dtype, options = torch.float32, {"plugins": fp16(2.0**22)}
+            dtype, options = torch.float32, {"plugins": [SharpnessAwarePrecision("16-mixed", "cpu", scaler())]}
             module = Scaled(dtype=dtype)
         saving = ModelCheckpoint(tmp_path / directory, save_last=True)
         runner = trainer(max_epochs=epochs, enable_checkpointing=True, callbacks=[saving], **options)
         runner.fit(module, loader(5, dtype), ckpt_path=resumed_from)
-        return module, runner
+        optimizer = runner.optimizers[0]
+        numbers = (runner.global_step, optimizer.evaluations, optimizer.skipped, optimizer.param_groups[0]["lr"])
+        return values(module), [*numbers, module.grad_scaler and module.grad_scaler.state_dict()]
 
-    whole, whole_runner = run(3, "whole")
+    whole, numbers = run(3, "whole")
     run(1, "part")
-    resumed, runner = run(3, "part", tmp_path / "part" / "last.ckpt")
-    assert same(values(whole), values(resumed))
-    assert runner.global_step == whole_runner.global_step == (9 if kind == "accumulation" else 15)
-    first, second = whole_runner.optimizers[0], runner.optimizers[0]
-    assert first.param_groups[0]["lr"] == second.param_groups[0]["lr"]
-    assert (first.evaluations, first.skipped) == (second.evaluations, second.skipped)
-    if kind == "fp16":
-        assert first.skipped > 1
-        assert first.scaler.state_dict() == second.scaler.state_dict()
-    else:
-        assert second.param_groups[0]["lr"] < 0.1
+    resumed, same_numbers = run(3, "resumed", tmp_path / "part" / "last.ckpt")
+    assert same(whole, resumed)
+    assert numbers == same_numbers
+    steps, _, skipped, rate, _ = numbers
+    expected = {"plain": (15, 1e-4), "accumulation": (9, 1e-3), "fp16": (15, 0.1)}[kind]
+    assert (steps, rate) == (expected[0], pytest.approx(expected[1]))
+    assert (skipped > 1) == (kind == "fp16")
 
 
 def test_a_checkpoint_between_two_steps_warns_of_lost_gradients(tmp_path):
@@ -230,41 +221,27 @@ def test_a_checkpoint_between_two_steps_warns_of_lost_gradients(tmp_path):
 
     fitted(Net(), accumulate_grad_batches=2, callbacks=[Saves()])
     runner = trainer(accumulate_grad_batches=2)
-    with (
-        pytest.warns(UserWarning, match="1 of 2 batches of this step are missing.*Save after a step"),
-        pytest.warns(UserWarning, match="resuming from a checkpoint that ended before the epoch"),
-    ):
+    with pytest.warns(UserWarning, match="1 of 2 batches of this step are missing.*Save right after a step"):
         runner.fit(Net(), loader(4), ckpt_path=tmp_path / "between.ckpt")
     assert runner.global_step == 2
 
 
-class Keeps(pl.loggers.logger.DummyLogger):
-    """A logger that keeps what it is given."""
-
-    def __init__(self):
-        super().__init__()
-        self.kept = {}
-
-    def log_metrics(self, metrics, step=None):
-        self.kept[step] = metrics
-
-
 def test_the_monitor_logs_what_a_step_saw():
-    logger, model = Keeps(), net()
-    fitted(Net(METHODS["per-tensor"]), 8, callbacks=[StepMonitor()], logger=logger, log_every_n_steps=2)
-    optimizer = METHODS["per-tensor"](sgd(model))
-    for number in range(8):
-        train(optimizer, model, range(number, number + 1))
-        seen = logger.kept.pop(number, None)
-        assert (seen is None) == (number % 2 == 0)
-        if seen is not None:
-            losses, alphas = optimizer.last.losses, optimizer.last.alpha
-            assert seen["lookbehind/evaluations"] == optimizer.evaluations == 4 * (number + 1)
-            assert seen["lookbehind/skipped"] == 0
-            assert seen["lookbehind/loss"] == pytest.approx(losses[0], rel=1e-6)  # loggers take float32
-            assert seen["lookbehind/sharpness"] == pytest.approx(losses[-1] - losses[0], rel=1e-6)
-            assert seen["lookbehind/alpha"] == pytest.approx(sum(alphas) / len(alphas), rel=1e-6)
-    assert not logger.kept
+    class Keeps(pl.loggers.logger.DummyLogger):
+        kept = {}  # noqa: RUF012
+
+        def log_metrics(self, metrics, step=None):
+            self.kept[step] = metrics
+
+    make = METHODS["per-tensor"]
+    fitted(Net(make), 8, callbacks=[StepMonitor()], logger=Keeps(), log_every_n_steps=4, accumulate_grad_batches=2)
+    optimizer = plain_loop(make, 8, 2)[1]
+    losses, alphas = optimizer.last.losses, optimizer.last.alpha
+    expected = {"evaluations": 16, "skipped": 0, "loss": losses[0], "climb": losses[-1] - losses[0]}
+    expected["alpha"] = sum(alphas) / len(alphas)
+    (seen,) = Keeps.kept.values()
+    for name, value in expected.items():
+        assert seen["lookbehind/" + name] == pytest.approx(value, rel=1e-5), name  # Lightning keeps float32
 
 
 def test_manual_optimization_equals_the_plain_loop():
@@ -272,31 +249,329 @@ def test_manual_optimization_equals_the_plain_loop():
         automatic_optimization = False
 
         def training_step(self, batch, batch_idx):
-            optimizer = self.optimizers()
-
             def closure():
-                optimizer.zero_grad()
                 loss = loss_of(self.net, batch)
-                self.log("loss", loss)
+                self.log("loss", loss, batch_size=12)
                 self.manual_backward(loss)
                 return loss
 
-            return optimizer.step(closure)
+            return {"loss": self.optimizers().step(closure)}
 
-    module, model = Manual(METHODS["lookbehind"]), net()
+    module = Manual(LOOKBEHIND)
     runner = fitted(module)
-    losses = train(METHODS["lookbehind"](sgd(model)), model, range(4))
+    model, _, losses = plain_loop(LOOKBEHIND)
     assert same(values(module), values(model))
     assert runner.global_step == 4
-    assert float(runner.callback_metrics["loss"]) == float(losses[-1])
+    assert module.outputs == losses
+    assert float(runner.callback_metrics["loss"]) == pytest.approx(losses[-1], rel=1e-6)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
 def test_other_optimizers_train_as_in_a_plain_module(parts):
-    class Plain(pl.LightningModule):
-        __init__, training_step, configure_optimizers = Net.__init__, Net.training_step, Net.configure_optimizers
-
     ours, lightnings = Net(lambda base: base), Plain(lambda base: base)
     for module in (ours, lightnings):
         fitted(module, accumulate_grad_batches=parts)
     assert same(values(ours), values(lightnings))
+    assert ours.outputs == lightnings.outputs
+
+
+def test_weight_averaging_passes_over_the_data_without_steps():
+    class Records(pl.Callback):
+        def __init__(self):
+            self.seen = []
+
+        def on_train_epoch_start(self, runner, module):
+            self.seen.append(values(module))
+
+    records, averaging = Records(), StochasticWeightAveraging(0.05, swa_epoch_start=2, annealing_epochs=1)
+    module = Net(LOOKBEHIND)
+    runner = fitted(module, 4, max_epochs=4, callbacks=[records, averaging])
+    assert runner.optimizers[0].steps == 16  # the fifth pass is for BatchNorm
+    mean = [torch.stack(tensors).mean(0) for tensors in zip(*records.seen[1:4], strict=True)]
+    assert distance(values(module), mean) < 1e-14
+
+
+def test_the_search_for_a_learning_rate_sees_unperturbed_losses(tmp_path):
+    class Tuned(Net):
+        lr = 0.1
+
+        def on_train_batch_start(self, batch, batch_idx):
+            SharpnessAwareModule.on_train_batch_start(self, batch, batch_idx)
+
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            SharpnessAwareModule.on_train_batch_end(self, outputs, batch, batch_idx)
+
+    runner = trainer(default_root_dir=tmp_path)
+    found = Tuner(runner).lr_find(Tuned(LOOKBEHIND), loader(8), num_training=8, early_stop_threshold=None)
+    first = plain_loop(LOOKBEHIND, 1)[2][0]
+    assert found.results["loss"][0] == pytest.approx(first / 1.98, rel=1e-6)  # as Lightning smooths it
+    assert len(found.results["loss"]) == 8
+
+
+# --- several processes
+
+
+def _in_processes(out: str) -> None:
+    """Run by every rank: the weights after a run, for each way of training."""
+
+    class Sharded(Net):
+        def configure_model(self):
+            if self.device_mesh is not None:
+                torch.distributed.fsdp.fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
+
+        def configure_optimizers(self):
+            if self.make != "apart":
+                return self.make(sgd(self.net))
+            return lb.LookbehindSAM(sgd(self.net), rho=0.1, k=3, alpha=0.5, ranks="apart", model=self.trainer.model)
+
+    def run(strategy, parts=1, make=LOOKBEHIND, epochs=1, save_to=None, resume_from=None):
+        module = Sharded(make, batchnorm=False)
+        strategy = ModelParallelStrategy(2, 1) if strategy == "fsdp2" else strategy
+        options = {"use_distributed_sampler": False, "accumulate_grad_batches": parts, "max_epochs": epochs}
+        runner = trainer(strategy=strategy, devices=2, **options)
+        sampler = DistributedSampler(EXAMPLES, 2, int(os.environ.get("LOCAL_RANK", 0)), shuffle=False)
+        runner.fit(module, DataLoader(EXAMPLES, batch_size=6, sampler=sampler), ckpt_path=resume_from)
+        if save_to:
+            runner.save_checkpoint(save_to)
+        return [p.full_tensor() if hasattr(p, "full_tensor") else p for p in values(module)]
+
+    found = {}
+    for parts in (1, 2):
+        found[f"ddp {parts}"] = run("ddp", parts)
+        found[f"fsdp2 {parts}"] = run("fsdp2", parts)
+        found[f"apart {parts}"] = run("ddp", parts, "apart")
+    for strategy in ("ddp", "fsdp2"):
+        found[f"{strategy} whole"] = run(strategy, make=NESTED, epochs=2)
+        run(strategy, make=NESTED, save_to=f"{out}/{strategy}")
+        found[f"{strategy} resumed"] = run(strategy, make=NESTED, epochs=2, resume_from=f"{out}/{strategy}")
+    torch.save(found, f"{out}/rank{os.environ['LOCAL_RANK']}")
+
+
+def climbed_apart(parts):
+    """A model trained by m-SAM, with the ranks' halves of the batches as micro-batches."""
+    model = net(batchnorm=False)
+    optimizer = LOOKBEHIND(sgd(model))
+    for start in range(0, 4, parts):
+        halves = [[[x[half::2] for x in batch(start + i)] for i in range(parts)] for half in (0, 1)]
+        each = [(1, lb.accumulated(lambda data: loss_of(model, data), half)) for half in halves]
+        optimizer.step(lb.micro_batches(*each))
+    return model
+
+
+def test_two_processes_equal_one_with_the_whole_batch(tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", __file__, str(tmp_path)]
+    ended = subprocess.run(command, env=environment, timeout=120, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    ranks = [torch.load(tmp_path / rank) for rank in ("rank0", "rank1")]
+    for parts in (1, 2):
+        whole = values(plain_loop(LOOKBEHIND, parts=parts, batchnorm=False)[0])
+        apart = values(climbed_apart(parts))
+        for found in ranks:
+            assert distance(found[f"ddp {parts}"], whole) < 1e-14
+            assert distance(found[f"fsdp2 {parts}"], whole) < 1e-14
+            assert distance(found[f"apart {parts}"], apart) < 1e-14
+            assert distance(found[f"apart {parts}"], whole) > 1e-3
+    for found in ranks:
+        assert same(found["ddp whole"], found["ddp resumed"])
+        assert same(found["fsdp2 whole"], found["fsdp2 resumed"])
+        assert distance(found["ddp whole"], found["ddp 1"]) > 1e-3
+
+
+# --- what cannot work
+
+
+class Clips(Scaled):
+    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+        pass
+
+
+class Looks(pl.Callback):
+    def on_before_optimizer_step(self, runner, module, optimizer):
+        pass
+
+
+class Iterates(Net):
+    def training_step(self, dataloader_iter):
+        return loss_of(self.net, next(dataloader_iter)[0])
+
+
+class Forgets(Net):
+    def configure_callbacks(self):
+        return []
+
+
+class Skips(Net):
+    def training_step(self, batch, batch_idx):
+        return loss_of(self.net, batch) if self.climbing else None
+
+
+class SkipsPerturbed(Net):
+    def training_step(self, batch, batch_idx):
+        return None if self.climbing else loss_of(self.net, batch)
+
+
+class Counts(Net):
+    careful = False
+
+    def __init__(self):
+        super().__init__()
+        self.mean = torchmetrics.MeanMetric()
+
+    def training_step(self, batch, batch_idx):
+        loss = loss_of(self.net, batch)
+        if not (self.careful and self.climbing):
+            self.mean(loss)
+        return {"loss": loss}
+
+
+class CountsWithCare(Counts):
+    careful = True
+
+
+class OwnStep(Precision):
+    def optimizer_step(self, optimizer, model, closure, **kwargs):
+        closure()
+        return optimizer.step()
+
+
+def averaging():
+    assert hasattr(DDPStrategy(), "_model_averager")  # where Lightning keeps it
+    strategy = SingleDeviceStrategy("cpu")
+    strategy._model_averager = object()
+    return strategy
+
+
+def ours():
+    return [SharpnessAwarePrecision("16-mixed", "cpu", scaler(2.0))]
+
+
+REFUSED = {
+    "Lightning's fp16": (
+        Net,
+        lambda: {"plugins": [MixedPrecision("16-mixed", "cpu", scaler())]},
+        ValueError,
+        r"SAM with precision='16-mixed'.*plugins=\[SharpnessAwarePrecision\('16-mixed', 'cpu'\)\].*self.grad_scaler",
+    ),
+    "a scaler of its own": (
+        lambda: Net(lambda base: lb.SAM(base, scaler=scaler())),
+        lambda: {"plugins": ours()},
+        ValueError,
+        "SAM has another GradScaler .*give it scaler=self.grad_scaler",
+    ),
+    "no scaler": (Net, lambda: {"plugins": ours()}, ValueError, "SAM has no GradScaler .*scaler=self.grad_scaler"),
+    "clipping in fp16": (
+        Scaled,
+        lambda: {"plugins": ours(), "gradient_clip_val": 1.0},
+        ValueError,
+        r"gradient_clip_val or .* clip=lookbehind.clip_norm\(1.0\)",
+    ),
+    "own clipping in fp16": (
+        Clips,
+        lambda: {"plugins": ours()},
+        ValueError,
+        "or configure_gradient_clipping with Sharp",
+    ),
+    "gradients seen in fp16": (
+        Scaled,
+        lambda: {"plugins": ours(), "callbacks": [Looks()]},
+        ValueError,
+        "Looks.on_before_optimizer_step .*optimizer.last.gradient_norms",
+    ),
+    "own step": (Net, lambda: {"plugins": [OwnStep()]}, ValueError, "OwnStep: it may step without .*'bf16-mixed'"),
+    "averaging": (Net, lambda: {"strategy": averaging()}, ValueError, r"model_averaging_period=.*Leave it out"),
+    "iterator": (
+        Iterates,
+        dict,
+        ValueError,
+        r"SAM with training_step\(dataloader_iter\).*Write training_step\(self, batch",
+    ),
+    "no batches": (
+        Forgets,
+        dict,
+        RuntimeError,
+        r"Forgets does not keep the batches.*super\(\).configure_callbacks\(\)",
+    ),
+    "no loss": (Skips, dict, TypeError, "training_step returned None.*Leave the batch out"),
+    "no perturbed loss": (SkipsPerturbed, dict, TypeError, "training_step returned None.*Leave the batch out"),
+    "metrics": (Counts, dict, RuntimeError, "a metric was updated at perturbed weights.*`if not self.climbing:`"),
+    "plain module accumulates": (
+        Plain,
+        lambda: {"accumulate_grad_batches": 2},
+        RuntimeError,
+        "has a gradient before the step.*For gradient accumulation",
+    ),
+    "plain module in fp16": (
+        Plain,
+        lambda: {"plugins": [MixedPrecision("16-mixed", "cpu", scaler(2.0))]},
+        TypeError,
+        r"step\(\) without a closure",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*dataloader_iter", "ignore:.*returned `None`")
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_work_says_what_to_do(case):
+    make, options, error, message = REFUSED[case]
+    module = make()
+    before = values(module)
+    with pytest.raises(error, match=message):
+        fitted(module, **options())
+    assert same(values(module), before)
+
+
+def test_an_unknown_strategy_is_refused(monkeypatch):
+    monkeypatch.setattr(integration, "_STRATEGIES", (DDPStrategy,))
+    with pytest.raises(ValueError, match=r"SAM with SingleDeviceStrategy: it may not evaluate a closure. Use .*'ddp'"):
+        fitted(Net())
+
+
+def test_metrics_may_count_unperturbed_predictions():
+    module = CountsWithCare()
+    fitted(module)
+    losses = plain_loop(SAM)[2]
+    assert module.mean.update_count == 4
+    assert float(module.mean.compute()) == pytest.approx(sum(losses) / 4, rel=1e-6)
+
+
+def test_lightning_is_found_under_either_name_or_asked_for(monkeypatch):
+    assert integration._lightning() is pl
+    monkeypatch.setitem(sys.modules, "pytorch_lightning", "the other name")
+    assert integration._lightning() is pl
+    for name in ("lightning", "lightning.pytorch"):
+        monkeypatch.delitem(sys.modules, name)
+    assert integration._lightning() == "the other name"
+    for name in ("lightning", "lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    with pytest.raises(ImportError, match=r"pip install 'lookbehind\[lightning\]'"):
+        integration._lightning()
+
+
+# --- the example
+
+
+def test_the_example_equals_the_plain_loop():
+    example = runpy.run_path(str(ROOT / "examples" / "lightning_training.py"))
+    torch.manual_seed(0)
+    module = example["Classifier"]()
+    torch.manual_seed(0)
+    model = example["Classifier"]()
+    trainer(max_epochs=2, accumulate_grad_batches=2).fit(module, example["batches"]())
+    (optimizer,), (scheduler,) = model.configure_optimizers()
+
+    def loss(data):
+        return torch.nn.functional.cross_entropy(model.net(data[0]), data[1])
+
+    for _ in range(2):
+        data = list(example["batches"]())
+        for pair in zip(data[::2], data[1::2], strict=True):
+            last = optimizer.step(lb.accumulated(loss, pair))
+        scheduler.step()
+    assert same(values(module), values(model))
+    assert same(list(module.buffers()), list(model.buffers()))
+    assert float(last) < 0.3  # from 0.7
+
+
+if __name__ == "__main__":
+    _in_processes(sys.argv[1])

@@ -262,3 +262,20 @@ def test_accumulation_with_a_scaler():
     optimizer.step(lb.accumulated(lambda part: loss_of(model, part), parts, scaler=scaler))
     plain.step(lb.accumulated(lambda part: loss_of(twin, part), parts))
     assert same(values(model), values(twin))
+
+
+def test_a_scaler_that_the_optimizer_does_not_know_is_refused():
+    """Else the perturbed gradients would be 1024 times too large."""
+    model = net(torch.float32)
+    scaler = GradScaler("cpu", init_scale=1024.0)
+    closure = scaled_closure(model, batch(dtype=torch.float32), scaler)
+    for optimizer in (lb.SAM(sgd(model)), lb.Lookahead(lb.SAM(sgd(model)))):
+        before, loss = values(model), closure()
+        with pytest.raises(RuntimeError, match=r"Give it scaler= when you make it"):
+            scaler.step(optimizer, lb.given(loss, closure))
+        assert same(before, values(model))
+        scaler.update()
+    plain = lb.Lookahead(sgd(model))  # needs no closure, so a scaler is no trouble
+    closure()
+    scaler.step(plain)
+    assert not same(before, values(model))

@@ -37,6 +37,7 @@ OTHER = {  # another value for every setting
     "warmup": 1.0,
     "label_smoothing": 0.1,
     "precision": "bf16",
+    "clip": 0.5,
     "train_images": 100,
     "validation": 10,
     "pool": 2,

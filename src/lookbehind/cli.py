@@ -7,7 +7,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
@@ -31,6 +31,7 @@ try:
     from lookbehind.models import MODELS
     from lookbehind.training.measuring import Measures
     from lookbehind.training.methods import METHODS
+    from lookbehind.training.parallel import joined, started_by_torchrun
     from lookbehind.training.run import Run
     from lookbehind.training.train import Storage, finished_records
 except ImportError as error:  # the core installs with torch alone
@@ -58,6 +59,8 @@ class Compare:
     def __call__(self, console: Console, command: str) -> int:
         """Run it, with its progress on the terminal."""
         comparison = self.comparison
+        if started_by_torchrun():
+            raise ValueError("compare starts processes of its own: call it without torchrun, which is for train")
         named = [(label, run) for label, runs in runs_of(comparison).items() for run in runs]
         todo = unfinished(comparison)
         if len(todo) < len(named):
@@ -97,6 +100,8 @@ class Train:
     lookbehind train --data digits --method lookbehind-sam --k 5 --alpha 0.5
 
     lookbehind train --data cifar10 --model resnet18 --method sam+lookbehind-sam@100 --tensorboard
+
+    torchrun --nproc-per-node 4 -m lookbehind train --data cifar10 --model wrn-28-10 --method lookbehind-sam
     """
 
     run: Run = field(default_factory=Run)
@@ -104,23 +109,37 @@ class Train:
 
     def __call__(self, console: Console, command: str) -> int:
         """Run it, with its progress on the terminal."""
-        ended: list[Ended] = []
+        run, ended = as_torchrun_says(self.run), list[Ended]()
 
         def tell(told: Told) -> None:
             display(told)
             if isinstance(told, Ended):
                 ended.append(told)
 
-        try:
-            with Display(console, [(self.run.method, self.run)]) as display:
-                run_all([self.run], self.storage, 1, tell)
-        except KeyboardInterrupt:
-            say(console, "\nstopped; the same command goes on from here")
-            return INTERRUPTED
-        if ended[0].error:
-            return 1
-        say(console, f"records, weights  {self.storage.directory(self.run)}")
+        with joined(run.filled.device) as team:
+            shown = console if team.first else Console(quiet=True)
+            try:
+                with Display(shown, [(run.method, run)]) as display:
+                    run_all([run], self.storage, 1, tell)
+            except KeyboardInterrupt:
+                say(shown, "\nstopped; the same command goes on from here")
+                return INTERRUPTED
+            if ended[0].error:
+                say(Console(stderr=True), f"process {team.rank} of {team.world}: {ended[0].error}")
+                return 1
+            say(shown, f"records, weights  {self.storage.directory(run)}")
         return 0
+
+
+def as_torchrun_says(run: Run) -> Run:
+    """The run with ``parallel`` filled in; an error where it does not fit how the processes were started."""
+    if started_by_torchrun():
+        return run if run.parallel != "none" else replace(run, parallel="ddp")
+    if run.parallel != "none":
+        raise ValueError(
+            f"parallel={run.parallel!r}: start it with torchrun, as in torchrun --nproc-per-node 2 -m lookbehind train"
+        )
+    return run
 
 
 @dataclass(frozen=True)

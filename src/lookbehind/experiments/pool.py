@@ -174,24 +174,28 @@ def warnings_told(tell: Tell) -> Iterator[None]:
 
 
 @contextmanager
-def _handling_interrupts(handler: Any) -> Iterator[None]:
+def _handling_interrupts(handler: Any, *signals: signal.Signals) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # only there Python lets one be set
         yield
         return
-    before = signal.signal(signal.SIGINT, handler)
+    before = {number: signal.signal(number, handler) for number in signals}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def _ignoring_interrupts() -> Any:
-    return _handling_interrupts(signal.SIG_IGN)
+    return _handling_interrupts(signal.SIG_IGN, signal.SIGINT)
 
 
 @contextmanager
 def _interrupts_as_requests(tell: Tell) -> Iterator[threading.Event]:
-    """The first Ctrl-C asks to stop after the step that is under way, the second does not wait for it."""
+    """The first Ctrl-C asks to stop after the step that is under way, the second does not wait for it.
+
+    So does SIGTERM, by which clusters and torchrun say that the time is over.
+    """
     asked = threading.Event()
 
     def handler(*_: object) -> None:
@@ -200,7 +204,7 @@ def _interrupts_as_requests(tell: Tell) -> Iterator[threading.Event]:
         asked.set()
         tell(Notice("stopping: the run saves where it is"))
 
-    with _handling_interrupts(handler):
+    with _handling_interrupts(handler, signal.SIGINT, signal.SIGTERM):
         yield asked
 
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from lookbehind.optim.checks import count, fraction, one_of
 from lookbehind.optim.diagnostics import Diagnostics
+from lookbehind.optim.frameworks import asked_by_an_unknown_scaler, refuse_what_frameworks_do_wrong
 from lookbehind.optim.joined_state import PREFIX, JoinedState, split
 from lookbehind.optim.passes import Passes
 from lookbehind.optim.scaling import is_unscaled
@@ -93,11 +94,21 @@ class Lookahead(Wrapper):
         """How many ascent steps the base takes in its next step."""
         return int(getattr(self.base, "ascents", 0))
 
+    @property
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """The base's GradScaler, if it has one."""
+        return getattr(self.base, "scaler", None)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        return hasattr(self.base, "scaler") and asked_by_an_unknown_scaler(self)
+
     def step(self, closure: Any = None) -> Any:
         """One step of the base optimizer; at the end of a period the slow weights follow, and the fast start there."""
         self._begin()
         counts = closure is not None or not self._is_checkpointing()
-        scaler = getattr(self.base, "scaler", None)
+        refuse_what_frameworks_do_wrong(self)
+        scaler = self.scaler
         if scaler is not None and is_unscaled(scaler, self):
             raise RuntimeError(
                 "scaler.unscale_(optimizer), or scaler.step(optimizer), of a Lookahead: call it with optimizer.base, "

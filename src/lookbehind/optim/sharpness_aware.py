@@ -25,6 +25,7 @@ from lookbehind.optim.climb import Climb
 from lookbehind.optim.clipping import Clip, check_clip
 from lookbehind.optim.descent import Descent, Plan
 from lookbehind.optim.diagnostics import Diagnostics
+from lookbehind.optim.frameworks import asked_by_an_unknown_scaler, refuse_what_frameworks_do_wrong
 from lookbehind.optim.interpolation import Interpolation, none
 from lookbehind.optim.options import check_model, check_parts, check_words
 from lookbehind.optim.passes import (
@@ -135,7 +136,6 @@ class SharpnessAware(Wrapper):
         check_model(model, base, needed=batchnorm == "first")
         check_ranks(ranks, model, all_parameters(base))
         check_clip(clip)
-        check_scaler(scaler)
         if schedule is not None and not isinstance(schedule, Schedule):
             raise TypeError(f"schedule={shown(schedule)}: give a lookbehind.Schedule(...)")
         self.rho = non_negative("rho", rho)
@@ -156,7 +156,8 @@ class SharpnessAware(Wrapper):
         self.name = type(self).__name__  # of the method, for people; the parts decide
         self.last: Diagnostics | None = None
         self._climb: Climb | None = None
-        self._scaling = Scaling(scaler) if scaler is not None and scaler.is_enabled() else None
+        self._scaling: Scaling | None = None
+        self.scaler = scaler
         self._scratch = Scratch()
         super().__init__(base)
         check_keys(self.param_groups)
@@ -170,6 +171,15 @@ class SharpnessAware(Wrapper):
     def scaler(self) -> torch.amp.GradScaler | None:
         """The GradScaler, if there is one that is enabled."""
         return None if self._scaling is None else self._scaling.scaler
+
+    @scaler.setter
+    def scaler(self, scaler: torch.amp.GradScaler | None) -> None:
+        check_scaler(scaler)
+        self._scaling = Scaling(scaler) if scaler is not None and scaler.is_enabled() else None
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        return asked_by_an_unknown_scaler(self)
 
     @property
     def evaluations(self) -> int:
@@ -247,13 +257,20 @@ class SharpnessAware(Wrapper):
         raise TypeError(
             "step() without a closure: the gradient is needed at more than one point, so the optimizer has to evaluate "
             f"the loss itself. Write\n\n{HOW_TO_WRITE_A_CLOSURE}\n\nor use the loop `with optimizer.passes() as "
-            "passes: for _ in passes: ...`; if loss.backward() has been called already, step(given(loss, closure))."
+            "passes: for _ in passes: ...`; if loss.backward() has been called already, step(given(loss, closure)). "
+            "For Lightning, Hugging Face's Trainer and Accelerate see lookbehind.integrations."
         )
 
     def _walk(self, itinerary: Itinerary) -> Walk:
         """One step, as a generator of the evaluations that it needs; nothing is touched before it is started."""
         if self._climb is not None:
             raise RuntimeError("step() was called inside a step: call it after the closure or the loop has ended")
+        refuse_what_frameworks_do_wrong(self)
+        if itinerary.loss is not None and self.ranks == "apart":
+            raise ValueError(
+                "ranks='apart' with given(...): the gradient that was given is averaged over the ranks already; give a "
+                "closure"
+            )
         plan = self._plan(self.schedule.steps(self.steps, self.k))
         leaves = self._leaves(descents.ascents(plan))
         refuse_shared_memory(leaves)

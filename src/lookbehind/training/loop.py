@@ -22,6 +22,7 @@ from lookbehind.optim.lookahead import PHASE, Lookahead
 from lookbehind.optim.passes import micro_batches
 from lookbehind.optim.precision import NonFiniteError
 from lookbehind.training.methods import Method, base_optimizer
+from lookbehind.training.parallel import load_model, load_optimizer, model_state, optimizer_state, team
 from lookbehind.training.records import Record
 from lookbehind.training.run import Run
 from lookbehind.training.schedules import Course
@@ -67,7 +68,11 @@ class Training:
         torch.manual_seed(seed_for(run.seed, "weights"))
         model = build(str(run.model), classes=self.parts.classes, channels=self.parts.channels)
         self.model = model.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        torch.manual_seed(seed_for(run.seed, "dropout"))
+        self.team = team()
+        self.sharded = self.team.world > 1 and run.parallel == "fsdp"
+        self._check_parts()
+        self.network = self.team.wrapped(self.model, run.parallel)  # to run forward passes with
+        torch.manual_seed(seed_for(run.seed, "dropout", *([self.team.rank] if self.team.rank else [])))
         self.base = base_optimizer(
             run.base,
             self.model,
@@ -78,9 +83,19 @@ class Training:
         )
         self.step, self.evaluations, self.seconds = 0, 0, 0.0
         self.tally = Tally(run.device)
+        self.scaler = torch.amp.GradScaler(torch.device(run.device).type, enabled=run.precision == "fp16")
         self.method = self.course.phase(0).method
         self.optimizer = self._optimizer(self.method)
         self.diverged = False
+
+    def _check_parts(self) -> None:
+        last = len(self.parts.train.images) % self.parts.train.size or self.parts.train.size
+        if min(last, self.parts.train.size) < self.team.world:
+            images = "1 image" if last == 1 else f"{last} images"
+            raise ValueError(
+                f"{self.team.world} processes, but the smallest minibatch has {images}: give another --batch-size "
+                "or --train-images, so that each has a part of it"
+            )
 
     # --- where it is
 
@@ -104,7 +119,7 @@ class Training:
         for inputs, labels in batches:
             began = perf_counter()
             try:
-                self._step(inputs, labels)
+                self._step(*self.team.part((inputs, labels)))
             except NonFiniteError:
                 self._note_failed_step(len(labels))
                 return True
@@ -116,14 +131,14 @@ class Training:
                 return False
         return True
 
-    def _step(self, inputs: Tensor, labels: Tensor) -> None:
+    def _step(self, inputs: Tensor, labels: Tensor, weight: float) -> None:
         self._follow_the_course()
         if self.method.micro:
             size = self.run.micro_batch
             pairs = zip(inputs.split(size), labels.split(size), strict=True)
-            self.optimizer.step(micro_batches(*((len(y), self._closure(x, y)) for x, y in pairs)))
+            self.optimizer.step(micro_batches(*((len(y), self._closure(x, y, weight)) for x, y in pairs)))
         else:
-            self.optimizer.step(self._closure(inputs, labels))
+            self.optimizer.step(self._closure(inputs, labels, weight))
         self.evaluations += self.method.gradients(self.run.k)
         if self.method.interpolates:
             self.tally.add_alpha(self.optimizer.last.alpha)  # type: ignore[attr-defined]
@@ -134,13 +149,13 @@ class Training:
         chains = -(-images // self.run.micro_batch) if self.method.micro else 1
         self.evaluations += round(self.optimizer.last.evaluations / chains)  # type: ignore[attr-defined]
 
-    def _closure(self, inputs: Tensor, labels: Tensor) -> Callable[[], Any]:
+    def _closure(self, inputs: Tensor, labels: Tensor, weight: float) -> Callable[[], Any]:
         def closure() -> Tensor:
             self.optimizer.zero_grad()
             with self.autocast():
-                logits = self.model(inputs)
+                logits = self.network(inputs)
                 loss = F.cross_entropy(logits, labels, label_smoothing=self.run.label_smoothing)
-            loss.backward()
+            self.scaler.scale(loss if weight == 1.0 else loss * weight).backward()
             if not getattr(self.optimizer, "climbing", False):
                 self.tally.add(loss, logits, labels)
             return loss
@@ -151,7 +166,8 @@ class Training:
         """The precision of a forward pass."""
         if self.run.precision == "fp32":
             return nullcontext()
-        return torch.autocast(torch.device(self.run.device).type, dtype=torch.bfloat16)
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[self.run.precision]
+        return torch.autocast(torch.device(self.run.device).type, dtype=dtype)
 
     def _follow_the_course(self) -> None:
         method = self.course.phase(self.step).method
@@ -163,7 +179,9 @@ class Training:
             group["lr"] = self.course.lr(self.step)
 
     def _optimizer(self, method: Method) -> Optimizer:
-        return method.optimizer(self.base, self.model, self.run)
+        scaler = self.scaler if self.scaler.is_enabled() else None
+        ranks = self.run.ranks if self.team.world > 1 else "together"
+        return method.optimizer(self.base, self.network, self.run, scaler, ranks)
 
     def _settle(self) -> None:
         """Before another method takes over, and in the end: the weights are the slow ones of Lookahead."""
@@ -184,7 +202,7 @@ class Training:
 
     def epoch_record(self) -> Record:
         """What is known at the end of an epoch; starts the sums of the next."""
-        tally, self.tally = self.tally, Tally(self.run.device)
+        tally, self.tally = self.tally.of_all(self.team), Tally(self.run.device)
         self.diverged = self.diverged or not math.isfinite(tally.loss)
         epoch = -(-self.step // self.course.steps_per_epoch)
         record: Record = {
@@ -230,6 +248,7 @@ class Training:
     def scores(self) -> Record:
         """Loss and accuracy on all parts of the data, and on the test images with BatchNorm re-estimated."""
         parts = self.parts
+        self.team.agree_on_statistics(self.model)
         found = self._measured("train", parts.train) | self._measured("validation", parts.validation)
         found |= self._measured("test", parts.test)
         # in random order: with a class per minibatch, as files are sorted, variances would be those within a class
@@ -240,6 +259,7 @@ class Training:
     def _measured(self, name: str, batches: Batches | None) -> Record:
         if batches is None or self.diverged:
             return {f"{name}_loss": None, f"{name}_accuracy": None}
+        self.team.agree_on_statistics(self.model)
         with self.slow_weights():
             found = score(self.model, batches.plain(), self.autocast)
         finite = math.isfinite(found.loss)  # the largest of logits that are not numbers is no answer
@@ -248,31 +268,51 @@ class Training:
     # --- checkpoints
 
     def state(self) -> dict[str, Any]:
-        """All that the future of the run depends on. Order and augmentation of the images follow from the step."""
+        """All that the future of the run depends on. Order and augmentation of the images follow from the step.
+
+        Every process takes part; the first one's is complete.
+        """
+        own = {
+            "tally": self.tally.state(),
+            "rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
         return {
             "step": self.step,
             "evaluations": self.evaluations,
             "seconds": self.seconds,
             "diverged": self.diverged,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "tally": self.tally.state(),
-            "rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "model": model_state(self.model, sharded=self.sharded),
+            "optimizer": optimizer_state(self.model, self.optimizer, sharded=self.sharded),
+            "scaler": self.scaler.state_dict(),
+            "ranks": self.team.gathered(own),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`state` was taken."""
         self.step, self.evaluations, self.seconds = state["step"], state["evaluations"], state["seconds"]
         self.diverged = state["diverged"]
-        self.model.load_state_dict(state["model"])
+        load_model(self.model, state["model"], sharded=self.sharded)
         self.method = self.course.phase(max(self.step - 1, 0)).method  # a switch comes with the next step
         self.optimizer = self._optimizer(self.method)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.tally.load(state["tally"])
-        torch.set_rng_state(state["rng"].cpu())
-        if state["cuda_rng"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda_rng"]])
+        load_optimizer(self.model, self.optimizer, state["optimizer"], sharded=self.sharded)
+        if state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+        if len(state["ranks"]) == self.team.world:
+            own = state["ranks"][self.team.rank]
+            self.tally.load(own["tally"])
+            torch.set_rng_state(own["rng"].cpu())
+            if own["cuda_rng"] and torch.cuda.is_available():
+                torch.cuda.set_rng_state_all([s.cpu() for s in own["cuda_rng"]])
+        elif self.team.first:  # another number of processes: sums are kept, dropout goes on with other masks
+            self.tally.load_sum([own["tally"] for own in state["ranks"]])
+
+    def weights(self) -> dict[str, Any]:
+        """The network to keep; every process takes part, the first one's is complete."""
+        self.team.agree_on_statistics(self.model)
+        with self.slow_weights():
+            state = model_state(self.model, sharded=self.sharded)
+            return {name: value.clone() for name, value in state.items()}
 
 
 def _mean_alpha(epochs: list[Record]) -> float | None:

@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 
 from lookbehind.optim import descent as descents
 from lookbehind.optim.ascent import asam, sam
+from lookbehind.optim.clipping import clip_norm
 from lookbehind.optim.descent import Descent
 from lookbehind.optim.interpolation import following, none
 from lookbehind.optim.lookahead import Lookahead
@@ -59,6 +60,11 @@ class Numbers(Protocol):
     @property
     def batchnorm(self) -> str:
         """Which passes count for running statistics."""
+        ...
+
+    @property
+    def clip(self) -> float | None:
+        """The largest norm of a base step's gradient."""
         ...
 
 
@@ -110,10 +116,17 @@ class Method:
             return 0.0
         return numbers.radius(self.ascent) * ((numbers.k + 1) / 2 if self.wide else 1.0)
 
-    def optimizer(self, base: Optimizer, model: nn.Module, numbers: Numbers) -> Optimizer:
+    def optimizer(
+        self,
+        base: Optimizer,
+        model: nn.Module,
+        numbers: Numbers,
+        scaler: torch.amp.GradScaler | None = None,
+        ranks: str = "together",
+    ) -> Optimizer:
         """The optimizer around a base that may have been in use before: its state is kept."""
         optimizer = base
-        if self.ascent or self.micro:
+        if self.ascent or self.micro or scaler is not None or numbers.clip is not None:
             optimizer = SharpnessAware(
                 base,
                 rho=self.rho(numbers),
@@ -124,6 +137,9 @@ class Method:
                 model=model,
                 batchnorm=numbers.batchnorm,
                 cosine="none",  # nothing in a record needs it
+                clip=None if numbers.clip is None else clip_norm(numbers.clip),
+                scaler=scaler,
+                ranks=ranks,
             )
         return Lookahead(optimizer, k=numbers.k, alpha=float(numbers.alpha)) if self.lookahead else optimizer
 

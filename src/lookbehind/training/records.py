@@ -58,9 +58,11 @@ class Journal:
     they will be made again. A file that is not a journal is put aside under another name.
     """
 
-    def __init__(self, path: Path, known: Iterable[Record] = ()) -> None:
+    def __init__(self, path: Path | None, known: Iterable[Record] = ()) -> None:
         self.path = path
         self.records = list(known)
+        if path is None:  # another process writes it
+            return
         try:
             if path.exists():
                 read(path)
@@ -72,8 +74,9 @@ class Journal:
     def append(self, record: Record) -> None:
         """Write a record, and see to it that it is on the disk."""
         text = line(record)
-        with self.path.open("a") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
         self.records.append(json.loads(text))

@@ -8,7 +8,7 @@ import json
 import re
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from lookbehind.optim.checks import count, one_of
 from lookbehind.training.methods import Method, Phase, phases
@@ -33,9 +33,22 @@ class Run(Settings):
     """A method by name: `lookbehind list` shows them. sam+lookbehind-sam@20 switches after epoch 20."""
     seed: int = 0
     """Draws the images, the first weights, their order and all else that is random."""
+    parallel: Literal["none", "ddp", "fsdp"] = "none"
+    """Under torchrun: every process has the whole network (ddp, usual there) or a part of it (fsdp)."""
+    ranks: Literal["together", "apart"] = "together"
+    """Under torchrun with ddp: do the processes climb together, or each along its own gradient (m-SAM)?"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        one_of("parallel", self.parallel, ("none", "ddp", "fsdp"))
+        one_of("ranks", self.ranks, ("together", "apart"))
+        if self.ranks == "apart" and self.parallel != "ddp":
+            raise ValueError(f"ranks='apart' with parallel={self.parallel!r}: only ddp can climb apart")
+        if self.parallel != "none" and self.ranks == "together" and any(method.micro for method in self.methods):
+            raise ValueError(
+                f"method={self.method} with parallel={self.parallel!r}: every micro-batch climbs on its own, so the "
+                "processes must too; give --parallel ddp --ranks apart"
+            )
         if count("seed", self.seed, at_least=0) >= 2**63:
             raise ValueError(f"seed={self.seed}: give a number below 2^63")
         for method in self.methods:

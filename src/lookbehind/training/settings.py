@@ -12,6 +12,7 @@ from lookbehind.data.augment import AUGMENTATIONS
 from lookbehind.data.vision import SETS
 from lookbehind.models import check_model
 from lookbehind.optim.checks import count, fraction, non_negative, one_of
+from lookbehind.optim.clipping import clip_norm
 from lookbehind.optim.interpolation import following
 from lookbehind.training.methods import BASES
 
@@ -104,8 +105,10 @@ class Settings:
     """Epochs in which the learning rate rises from 0."""
     label_smoothing: float = 0.0
     """Share of the target that is spread evenly over all classes."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16: the forward pass runs under autocast."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """bf16, fp16: the forward pass runs under autocast; fp16 with a GradScaler."""
+    clip: float | None = None
+    """Clip the norm of the gradient of every base step."""
 
     train_images: int | None = None
     """Use a class-balanced slice of so many training images, drawn by seed."""
@@ -130,7 +133,9 @@ class Settings:
         one_of("base", self.base, BASES)
         one_of("schedule", self.schedule, ("cosine", "multistep", "step", "constant"))
         one_of("lr_changes", self.lr_changes, ("step", "epoch"))
-        one_of("precision", self.precision, ("fp32", "bf16"))
+        one_of("precision", self.precision, ("fp32", "bf16", "fp16"))
+        if self.clip is not None:
+            clip_norm(self.clip)
         one_of("batchnorm", self.batchnorm, ("first", "all"))
         if self.augmentation is not None:
             one_of("augmentation", self.augmentation, AUGMENTATIONS)

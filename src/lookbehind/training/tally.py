@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lookbehind.training.parallel import Team
+
 
 class Tally:
     """Loss and accuracy of the training images as they come by, at the unperturbed weights; and the mean alpha."""
@@ -27,6 +29,17 @@ class Tally:
         values = alpha if isinstance(alpha, tuple) else (alpha,)
         self._alpha_sum += sum(values) / len(values)
         self._alpha_count += 1
+
+    def of_all(self, team: Team) -> Tally:
+        """The sums over all processes; every one of them takes part."""
+        if team.world == 1:
+            return self
+        whole = Tally(str(self._sums.device))
+        counted = torch.tensor([float(self._images)], dtype=torch.float64, device=self._sums.device)
+        numbers = team.summed(torch.cat([self._sums, counted]))
+        whole._sums, whole._images = numbers[:2], round(float(numbers[2]))
+        whole._alpha_sum, whole._alpha_count = self._alpha_sum, self._alpha_count  # the same for all
+        return whole
 
     @property
     def loss(self) -> float:
@@ -52,3 +65,10 @@ class Tally:
         self._sums.copy_(state["sums"])
         self._images = state["images"]
         self._alpha_sum, self._alpha_count = state["alpha"]
+
+    def load_sum(self, states: list[dict[str, Any]]) -> None:
+        """From the checkpoint of several processes."""
+        self.load(states[0])
+        for state in states[1:]:
+            self._sums += state["sums"].to(self._sums)
+            self._images += state["images"]

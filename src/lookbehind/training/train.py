@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,8 +21,11 @@ from lookbehind.optim.checks import non_negative
 from lookbehind.training import checkpoint
 from lookbehind.training.events import Events
 from lookbehind.training.loop import Training
+from lookbehind.training.parallel import team
 from lookbehind.training.records import Journal, Record, read
 from lookbehind.training.run import Run
+
+STEPS_BETWEEN_TALKS = 20  # of several processes, about stopping and saving
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,18 +127,23 @@ def train(
         >>> records[-1]["test_accuracy"]
     """
     storage = storage or Storage()
-    directory = storage.directory(run)
+    directory, processes = storage.directory(run), team()
     directory.mkdir(parents=True, exist_ok=True)
-    with _alone(directory), as_the_run_says(run):
-        check_data(run, storage)
-        known = finished_records(run, storage)
+    with _alone(directory) if processes.first else nullcontext(), as_the_run_says(run):
+        known = None
+        if processes.first:
+            check_data(run, storage)
+            known = finished_records(run, storage)
+        known = processes.told(known)
+        if known is None and processes.first:
+            for left_over in directory.glob(".*.part"):  # of a process that was killed while it wrote
+                left_over.unlink(missing_ok=True)
+            with written_whole(directory / "run.json") as file:
+                file.write(json.dumps(run.identity, indent=2).encode())
         if known is not None:
-            _clear(directory)
+            if processes.first:
+                _clear(directory)
             return known
-        for left_over in directory.glob(".*.part"):  # of a process that was killed while it wrote
-            left_over.unlink(missing_ok=True)
-        with written_whole(directory / "run.json") as file:
-            file.write(json.dumps(run.identity, indent=2).encode())
         return _train(run, storage, directory, watch, stop)
 
 
@@ -143,23 +151,32 @@ def _train(
     run: Run, storage: Storage, directory: Path, watch: Callable[[Progress], None], stop: Callable[[], bool]
 ) -> list[Record]:
     training = Training(run, load(run, storage))
-    saved = checkpoint.load_latest(directory, run.filled.device)
+    processes = training.team
+    saved = checkpoint.load_latest(directory, run.filled.device) if processes.first else None
+    # the others after the first, which removes what is damaged
+    if processes.told(saved is not None) and not processes.first:
+        saved = checkpoint.load_latest(directory, run.filled.device)
     if saved is not None:
         training.load(saved["training"])
-    journal = Journal(directory / "records.jsonl", saved["records"] if saved else ())
-    events = Events(directory / "events", len(journal.records)) if storage.tensorboard else None
+    journal = Journal(directory / "records.jsonl" if processes.first else None, saved["records"] if saved else ())
+    writes_events = storage.tensorboard and processes.first
+    events = Events(directory / "events", len(journal.records)) if writes_events else None
     due = monotonic() + 60 * storage.checkpoint_minutes
 
     def save() -> None:
         content = {"training": training.state(), "records": journal.records}
-        checkpoint.save(directory, training.step, content)
+        if processes.first:
+            checkpoint.save(directory, training.step, content)
 
     def after_step() -> bool:
         nonlocal due
         watch(Progress(run.id, training.step, training.course.steps))
-        if stop():
+        if processes.world > 1 and training.step % STEPS_BETWEEN_TALKS:
+            return True  # what one decides alone, the others must be told, which takes time
+        wishes = processes.told((stop(), monotonic() > due))
+        if wishes[0]:
             return False
-        if monotonic() > due:
+        if wishes[1]:
             save()
             due = monotonic() + 60 * storage.checkpoint_minutes
         return True
@@ -174,14 +191,18 @@ def _train(
             events.append(record)
         save()
         watch(Progress(run.id, training.step, training.course.steps, record))
-        if stop():
+        if processes.told(stop()):
             return journal.records
     end = training.end_record(journal.records)
-    _keep_weights(training, directory)
+    weights = training.weights()
+    if processes.first:
+        with written_whole(directory / "weights.pt") as file:
+            torch.save(weights, file)
     journal.append(end)
     if events:
         events.close()
-    _clear(directory)
+    if processes.first:
+        _clear(directory)
     return journal.records
 
 
@@ -189,11 +210,6 @@ def _clear(directory: Path) -> None:
     """A finished run needs no checkpoints."""
     for path in checkpoint.existing(directory):
         path.unlink(missing_ok=True)
-
-
-def _keep_weights(training: Training, directory: Path) -> None:
-    with training.slow_weights(), written_whole(directory / "weights.pt") as file:
-        torch.save(training.model.state_dict(), file)
 
 
 @contextmanager
