@@ -255,6 +255,6 @@ def test_an_interrupt_at_any_line_finds_the_step_taken_or_not(method, restore, a
         assert same(values(model), weights)
         if restore == "all":
             assert equal_states(snapshot(optimizer), state)
-        assert optimizer.steps == steps or 35 < lines - line < 55  # between the weights and their counter
+        assert optimizer.steps == steps or 35 < lines - line < 60  # between the weights and their counter
         optimizer.zero_grad()
         train(optimizer, model, range(2, 3))

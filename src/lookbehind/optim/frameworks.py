@@ -9,8 +9,8 @@ from typing import Any
 def asked_by_an_unknown_scaler(optimizer: Any) -> bool:
     """The answer to "does your step support scaling?", from inside the property ``_step_supports_amp_scaling``.
 
-    ``GradScaler.step`` asks. To one that we do not know we say yes: it then sets ``found_inf``, by which we notice that it
-    called. Others, who ask because they want to clip gradients, hear no.
+    ``GradScaler.step`` asks. To one that we do not know we say yes: it then sets ``found_inf``, by which we notice
+    that it called. Others, who ask because they want to clip gradients, hear no.
     """
     asking = sys._getframe(2).f_globals.get("__name__")
     return optimizer.scaler is None and asking == "torch.amp.grad_scaler"
