@@ -1,0 +1,111 @@
+"""The rows of the paper's tables, each with the settings that it is searched over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.training.run import Run, with_overrides
+
+FAMILIES = ("sam", "asam")
+ADAPTIVE = "adaptive"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A row: one name, and the methods among which the best is chosen."""
+
+    name: str
+    """As the paper calls it."""
+    candidates: tuple[str, ...]
+    """Methods with their settings, as ``compare`` takes them."""
+
+    def runs(self, task: Task, seeds: range) -> list[Run]:
+        """All runs, candidate by candidate."""
+        return [with_overrides(task.settings, one, seed) for one in self.candidates for seed in seeds]
+
+
+def radius(task: Task, family: str, factor: float = 1.0) -> float:
+    """A multiple of the task's default radius."""
+    run = with_overrides(task.settings, family, 0)
+    return float(f"{run.radius(family) * factor:.6g}")
+
+
+def written(method: str, **settings: float | str) -> str:
+    """A method with its settings, as people write it."""
+    inner = ",".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in settings.items()
+    )
+    return f"{method}:{inner}" if inner else method
+
+
+def plain(family: str, task: Task, scale: Scale) -> Arm:
+    """SAM or ASAM, at the best of all radii."""
+    radii = dict.fromkeys(radius(task, family, factor) for factor in (1.0, *scale.rhos))
+    return Arm(family.upper(), tuple(written(family, rho=rho) for rho in radii))
+
+
+def default(family: str, task: Task) -> Arm:
+    """SAM or ASAM at its default radius."""
+    return Arm(f"{family.upper()}, default rho", (written(family, rho=radius(task, family)),))
+
+
+def over_k(name: str, method: str, task: Task, scale: Scale, **settings: float | str) -> Arm:
+    """A method at every k."""
+    return Arm(name, tuple(written(method, k=k, **settings) for k in scale.values_of_k(task)))
+
+
+def over_k_and_alpha(name: str, method: str, task: Task, scale: Scale, **settings: float | str) -> Arm:
+    """A method at every k with every static alpha."""
+    return Arm(
+        name,
+        tuple(written(method, k=k, alpha=alpha, **settings) for k in scale.values_of_k(task) for alpha in scale.alphas),
+    )
+
+
+def lookbehind(family: str, task: Task, scale: Scale, **settings: float | str) -> Arm:
+    """Lookbehind with a static alpha."""
+    return over_k_and_alpha(f"Lookbehind-{family.upper()}", f"lookbehind-{family}", task, scale, **settings)
+
+
+def larger_k(family: str, task: Task, scale: Scale) -> Iterator[Arm]:
+    """Lookbehind with a k that is too costly for a search, at one alpha."""
+    if scale.larger_k is not None and not task.one_k:
+        settings = {"k": scale.larger_k, "alpha": scale.alphas[0]}
+        name = f"Lookbehind-{family.upper()}, k = {scale.larger_k}, alpha = {scale.alphas[0]:g}"
+        yield Arm(name, (written(f"lookbehind-{family}", **settings),))
+
+
+def adaptive(family: str, task: Task, scale: Scale) -> Arm:
+    """Lookbehind with an adaptive alpha."""
+    name = f"Lookbehind-{family.upper()}, adaptive alpha"
+    return over_k(name, f"lookbehind-{family}", task, scale, alpha=ADAPTIVE)
+
+
+def family_of_table_1(family: str, task: Task, scale: Scale) -> Iterator[Arm]:
+    """The rows of one family in table 1."""
+    upper = family.upper()
+    yield plain(family, task, scale)
+    yield over_k(f"Multistep-{upper}", f"multistep-{family}", task, scale)
+    yield over_k(f"Multistep-{upper}, average", f"multistep-{family}-mean", task, scale)
+    yield over_k_and_alpha(f"Lookahead-{upper}", f"lookahead-{family}", task, scale)
+    yield lookbehind(family, task, scale)
+    yield from larger_k(family, task, scale)
+
+
+def controls(family: str, task: Task, scale: Scale) -> Iterator[Arm]:
+    """What moves as far per minibatch as Lookbehind, and could explain its gain. Not in the paper."""
+    upper = family.upper()
+    yield over_k_and_alpha(f"{upper}, matched step and radius", f"{family}-matched", task, scale)
+    yield over_k_and_alpha(f"{upper}, first gradient repeated", f"repeat-{family}", task, scale)
+
+
+def table_1(task: Task, scale: Scale) -> list[Arm]:
+    """All rows of table 1, in the order of the paper, with the controls behind them."""
+    return [
+        Arm("SGD", ("sgd",)),
+        over_k_and_alpha("Lookahead-SGD", "lookahead-sgd", task, scale),
+        *(arm for family in FAMILIES for arm in family_of_table_1(family, task, scale)),
+        *(arm for family in FAMILIES for arm in controls(family, task, scale)),
+    ]

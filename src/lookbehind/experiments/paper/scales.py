@@ -1,0 +1,180 @@
+"""At which scale an experiment is run: the paper's own, one for a laptop, and one of seconds to see that it works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from lookbehind.training.measuring import Measures
+from lookbehind.training.run import _parsed
+from lookbehind.training.settings import Settings
+
+
+@dataclass(frozen=True)
+class Task:
+    """A data set and a network: a column of the paper's tables."""
+
+    key: str
+    """Short, for files."""
+    title: str
+    settings: Settings
+    stands_for: str
+    """The column of the paper whose numbers are shown beside ours."""
+    one_k: bool = False
+    """Only k = 2 was run there."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Tasks, grids and the number of seeds."""
+
+    name: str
+    about: str
+    tasks: tuple[Task, ...]
+    rhos: tuple[float, ...]
+    """The grid of SAM's radius, in units of the task's default radius; ASAM's is the same."""
+    few_rhos: tuple[float, ...]
+    """The few of the figures: 1, 2 and 4 times the default in the paper."""
+    ks: tuple[int, ...]
+    alphas: tuple[float, ...]
+    larger_k: int | None
+    """A further k of Lookbehind, at one alpha only and as a line of its own, for its cost."""
+    switches: tuple[float, ...]
+    """Where figure 8 switches the method, as parts of the training."""
+    seeds: int
+    measures: Measures
+
+    def task(self, key: str) -> Task:
+        """The task of the paper, or the only one that stands for all."""
+        known = {task.key: task for task in self.tasks}
+        return known.get(key, self.tasks[0])
+
+    def tasks_of(self, keys: Sequence[str]) -> list[Task]:
+        """The tasks that an experiment of the paper has, each once."""
+        return list({self.task(key).key: self.task(key) for key in keys}.values())
+
+    def values_of_k(self, task: Task) -> tuple[int, ...]:
+        """All values of k that are run on a task."""
+        return (2,) if task.one_k else self.ks
+
+
+CIFAR: dict[str, Any] = {
+    "epochs": 200,
+    "batch_size": 128,
+    "lr": 0.1,
+    "schedule": "multistep",
+    "milestones": (50, 100, 150),
+    "weight_decay": 1e-4,
+    "augmentation": "crop-flip",
+    "batchnorm": "all",
+    "eta": 0.0,
+}
+IMAGENET: dict[str, Any] = {
+    **CIFAR,
+    "epochs": 90,
+    "batch_size": 400,
+    "milestones": (30, 60),
+    "augmentation": "resized-crop-flip",
+}
+COSINE: dict[str, Any] = {
+    **CIFAR,
+    "schedule": "cosine",
+    "milestones": None,
+    "lr_changes": "epoch",
+    "weight_decay": 5e-4,
+    "label_smoothing": 0.1,
+    "eta": 0.01,
+}
+PAPER = Scale(
+    name="paper",
+    about="the setting of the paper: many days on a GPU",
+    tasks=(
+        Task("c10-rn34", "CIFAR-10, ResNet-34", Settings(data="cifar10", model="resnet34", **CIFAR), "C10 RN-34"),
+        Task("c10-wrn", "CIFAR-10, WRN-28-2", Settings(data="cifar10", model="wrn-28-2", **CIFAR), "C10 WRN-28-2"),
+        Task("c100-rn50", "CIFAR-100, ResNet-50", Settings(data="cifar100", model="resnet50", **CIFAR), "C100 RN-50"),
+        Task(
+            "c100-wrn", "CIFAR-100, WRN-28-10", Settings(data="cifar100", model="wrn-28-10", **CIFAR), "C100 WRN-28-10"
+        ),
+        Task(
+            "in-rn18",
+            "ImageNet, ResNet-18",
+            Settings(data="imagenet", model="resnet18-imagenet", **IMAGENET),
+            "IN RN-18",
+            one_k=True,
+        ),
+        Task(
+            "c100-wrn-asam",
+            "CIFAR-100, WRN-28-10, set up as in the ASAM paper",
+            Settings(data="cifar100", model="wrn-28-10", **COSINE),
+            "Table 8",
+        ),
+    ),
+    rhos=(0.1, 0.2, 0.4, 1.0, 2.0, 4.0, 10.0, 20.0, 40.0),
+    few_rhos=(1.0, 2.0, 4.0, 10.0),
+    ks=(2, 5, 10),
+    alphas=(0.5, 0.2, 0.8),
+    larger_k=None,
+    switches=(0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875),
+    seeds=3,
+    measures=Measures(),
+)
+SLICE = Settings(
+    data="cifar10",
+    model="resnet8-narrow",
+    pool=2,
+    train_images=2500,
+    validation=500,
+    epochs=30,
+    batch_size=64,
+    lr=0.05,
+    weight_decay=5e-4,
+    augmentation="none",
+    batchnorm="all",
+    evaluate_every=3,
+)
+LAPTOP = Scale(
+    name="laptop",
+    about="2,000 images of CIFAR-10 at 16 x 16, a ResNet of 78,000 parameters, 30 epochs: SGD fits them all",
+    tasks=(Task("slice", "2,000 images of CIFAR-10 (16 x 16), narrow ResNet-8", SLICE, "C10 RN-34"),),
+    rhos=(1.0, 2.0, 4.0),
+    few_rhos=(1.0, 2.0, 4.0),
+    ks=(2, 5),
+    alphas=(0.5, 0.8),
+    larger_k=10,
+    switches=(0.25, 0.5, 0.75),
+    seeds=3,
+    measures=Measures(sigmas=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5), draws=3),
+)
+TINY = Settings(data="digits", epochs=2, batch_size=100, validation=60, batchnorm="all")
+SMOKE = Scale(
+    name="smoke",
+    about="the digits, 2 epochs: shows in seconds that everything works, and nothing else",
+    tasks=(Task("digits", "digits, 2 epochs", TINY, "C10 RN-34"),),
+    rhos=(1.0, 2.0),
+    few_rhos=(1.0, 2.0),
+    ks=(2,),
+    alphas=(0.5, 0.8),
+    larger_k=3,
+    switches=(0.5,),
+    seeds=2,
+    measures=Measures(radii=(0.05, 1.0), asam_radii=(0.5, 1.0), sigmas=(0.0, 0.3), draws=1, images=100),
+)
+SCALES = {scale.name: scale for scale in (SMOKE, LAPTOP, PAPER)}
+
+
+def changed(scale: Scale, words: Sequence[str]) -> Scale:
+    """The scale with settings of all its tasks replaced: ``weight_decay=5e-4 batchnorm=first``.
+
+    These are the paper's ambiguities: it does not say, or says one thing where the authors' code does another.
+    """
+    kinds = {f.name: str(f.type) for f in fields(Settings)}
+    values: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        key = key.replace("-", "_")
+        if not equals or key not in kinds:
+            raise ValueError(f"change={word!r}: give NAME=VALUE with the name of a setting, such as weight_decay=5e-4")
+        values[key] = _parsed(key, value, kinds[key])
+    tasks = tuple(replace(task, settings=replace(task.settings, **values)) for task in scale.tasks)
+    return replace(scale, tasks=tasks)
