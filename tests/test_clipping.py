@@ -86,7 +86,6 @@ def test_accumulated_micro_batches_are_one_minibatch(method):
         inputs, targets = batch(step)
         parts = [(inputs[:5], targets[:5]), (inputs[5:9], targets[5:9]), (inputs[9:], targets[9:])]
         closure = lb.accumulated(lambda part: loss_of(parted, part), parts, sizes=[5, 4, 3])
-        parted.zero_grad()
         loss = two.step(closure)
         whole.zero_grad()
         expected = one.step(closure_for(whole, (inputs, targets))).detach()

@@ -208,3 +208,68 @@ def refused(rank):
 
 def test_shards_cannot_climb_apart(ranks):
     assert all("use ranks='together'" in words for words in ranks.run(refused))
+
+
+def with_slow_weights(rank, around):
+    """Losses of training and evaluation where every step is followed by looking at the slow weights."""
+    model = net(batchnorm=False)
+    if torch.distributed.get_world_size() > 1:
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    base = lb.SAM(sgd(model), rho=0.1) if around == "sam" else sgd(model)
+    optimizer = lb.Lookahead(base, k=3, alpha=0.5, model=model)
+    losses = []
+    for step in range(4):
+        optimizer.zero_grad()  # not the model's: its modules may show gathered weights, which are other tensors
+        optimizer.step(closure_for(model, mine(rank, step)))
+        with torch.no_grad():
+            with optimizer.slow_weights():
+                losses.append(loss_of(model, batch(0)).item())
+            losses.append(loss_of(model, batch(0)).item())
+    return losses
+
+
+@pytest.mark.parametrize("around", ["sgd", "sam"])
+def test_slow_weights_are_seen_and_gone_again(ranks, single, around):
+    one, two = ranks.run(with_slow_weights, around)
+    (alone,) = single.run(with_slow_weights, around)
+    assert one == two
+    assert one == pytest.approx(alone, abs=1e-12)
+
+
+def without_model(rank):
+    model = sharded()
+    optimizer = lb.Lookahead(sgd(model), k=3)
+    optimizer.step(closure_for(model, mine(rank, 0)))
+    try:
+        with optimizer.slow_weights():
+            return ""
+    except ValueError as error:
+        return str(error)
+
+
+def test_slow_weights_of_shards_need_the_model(ranks):
+    assert all("give Lookahead(..., model=model)" in words for words in ranks.run(without_model))
+
+
+def partly_sharded(rank):
+    model = net(torch.float32, batchnorm=False)
+    fully_shard(model[0], mesh=init_device_mesh("cpu", (2,)))
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    optimizer = lb.SAM(sgd(model), rho=0.1, scaler=scaler)
+    data = batch(0, dtype=torch.float32)  # the same on both ranks: the plain part is not averaged
+
+    def closure():
+        model.zero_grad()
+        loss = loss_of(model, data)
+        scaler.scale(loss).backward()
+        return loss
+
+    optimizer.step(closure)
+    return [p.detach().full_tensor() if hasattr(p, "full_tensor") else p.detach().clone() for p in model.parameters()]
+
+
+def test_sharded_and_plain_parameters_are_unscaled_alike(ranks):
+    one, _ = ranks.run(partly_sharded)
+    model = net(torch.float32, batchnorm=False)
+    lb.SAM(sgd(model), rho=0.1).step(closure_for(model, batch(0, dtype=torch.float32)))
+    assert distance(one, values(model)) < 1e-7

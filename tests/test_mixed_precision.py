@@ -10,6 +10,9 @@ from problems import batch, closure_for, distance, loss_of, net, same, sgd, valu
 from torch.amp import GradScaler
 
 import lookbehind as lb
+from lookbehind.training.run import Run
+from lookbehind.training.train import Storage
+from lookbehind.training.train import train as train_run
 
 SCALED = {
     "sam": lambda base, **o: lb.SAM(base, rho=0.1, **o),
@@ -279,3 +282,20 @@ def test_a_scaler_that_the_optimizer_does_not_know_is_refused():
     closure()
     scaler.step(plain)
     assert not same(before, values(model))
+
+
+def test_another_optimizer_in_the_middle_of_its_step_is_not_unscaled_twice():
+    one, two = net(torch.float32), net(torch.float32)
+    scaler = GradScaler("cpu", init_scale=8.0)
+    other, optimizer = sgd(one), lb.SAM(sgd(two), scaler=scaler)
+    scaled_closure(one, batch(dtype=torch.float32), scaler)()
+    scaler.unscale_(other)
+    with pytest.raises(RuntimeError, match="take the other's step first"):
+        optimizer.step(scaled_closure(two, batch(dtype=torch.float32), scaler))
+
+
+def test_training_goes_on_after_an_overflow(tmp_path):
+    """Also of a method that has an alpha, which a skipped step has not."""
+    run = Run(method="lookbehind-sam", k=2, precision="fp16", lr=20.0, epochs=2, batch_size=100)
+    records = train_run(run, Storage(out=tmp_path))
+    assert records[-1]["event"] == "end"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import warnings
@@ -134,8 +135,11 @@ class Train:
 def as_torchrun_says(run: Run) -> Run:
     """The run with ``parallel`` filled in; an error where it does not fit how the processes were started."""
     if started_by_torchrun():
-        return run if run.parallel != "none" else replace(run, parallel="ddp")
-    if run.parallel != "none":
+        processes = int(os.environ["WORLD_SIZE"])
+        if run.processes not in (1, processes):
+            raise ValueError(f"processes={run.processes}: torchrun has started {processes}; leave it out")
+        return replace(run, parallel="ddp" if run.parallel == "none" else run.parallel, processes=processes)
+    if run.parallel != "none" or run.processes != 1:
         raise ValueError(
             f"parallel={run.parallel!r}: start it with torchrun, as in torchrun --nproc-per-node 2 -m lookbehind train"
         )

@@ -23,7 +23,8 @@ def accumulated(
     """A closure over several micro-batches: ``sum_i share_i loss(micro_batch_i)`` and its gradient.
 
     All points of a step see the whole minibatch, as without accumulation. For a climb of its own per micro-batch
-    (m-SAM) give the optimizer :class:`~lookbehind.micro_batches`.
+    (m-SAM) give the optimizer :class:`~lookbehind.micro_batches`. For the optimizers of this package, which clear the
+    gradients themselves; with another one call its ``zero_grad()`` first.
 
     Args:
         loss: the mean loss of one micro-batch, without ``backward()``.
@@ -54,4 +55,5 @@ def accumulated(
             parts.append(part.detach())
         return torch.stack(parts).sum()
 
+    closure.needs_cleared_gradients = True  # type: ignore[attr-defined]
     return closure

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lookbehind.optim.checks import count, fraction, one_of
@@ -16,8 +16,9 @@ from lookbehind.optim.diagnostics import Diagnostics
 from lookbehind.optim.frameworks import asked_by_an_unknown_scaler, refuse_what_frameworks_do_wrong
 from lookbehind.optim.joined_state import PREFIX, JoinedState, split
 from lookbehind.optim.passes import Passes
+from lookbehind.optim.ranks import forget_gathered_weights
 from lookbehind.optim.scaling import is_unscaled
-from lookbehind.optim.weights import real
+from lookbehind.optim.weights import is_sharded, real
 from lookbehind.optim.wrapper import Wrapper, all_parameters, checked_base
 
 FIRST_MOMENTS = ("momentum_buffer", "exp_avg")  # where SGD and Muon, and the Adam family, keep their momentum
@@ -39,6 +40,8 @@ class Lookahead(Wrapper):
         alpha: how far the slow weights go, from 0 to 1; 1 is the base optimizer.
         momentum: what happens to the base's momentum at the end of a period: ``"keep"``, ``"reset"`` to zero, or
             ``"interpolate"`` as the weights.
+        model: the model, for FSDP2: weights that its modules have gathered must be let go when the slow ones are
+            shown.
 
     Example:
         >>> optimizer = Lookahead(SAM(torch.optim.SGD(model.named_parameters(), lr=0.1)), k=5, alpha=0.8)
@@ -47,12 +50,15 @@ class Lookahead(Wrapper):
         ...     accuracy = evaluate(model)
     """
 
-    def __init__(self, base: Optimizer, *, k: int = 5, alpha: float = 0.8, momentum: str = "keep") -> None:
+    def __init__(
+        self, base: Optimizer, *, k: int = 5, alpha: float = 0.8, momentum: str = "keep", model: nn.Module | None = None
+    ) -> None:
         checked_base(base, "Lookahead")
         one_of("momentum", momentum, ("keep", "reset", "interpolate"))
         self.k = count("k", k)
         self.alpha = fraction("alpha", alpha)
         self.momentum = momentum
+        self.model = model if model is not None else getattr(base, "model", None)
         self._slow: dict[str, dict[Tensor, Tensor]] = {}  # "slow" and the slow momenta, by parameter
         self._showing_slow = False
         super().__init__(base)
@@ -114,6 +120,8 @@ class Lookahead(Wrapper):
                 "scaler.unscale_(optimizer), or scaler.step(optimizer), of a Lookahead: call it with optimizer.base, "
                 "which has the scaler; or let step(closure) unscale"
             )
+        if getattr(closure, "needs_cleared_gradients", False):
+            self.zero_grad()
         loss = self.base.step(closure)
         self._keep_momenta()
         if counts:
@@ -150,11 +158,18 @@ class Lookahead(Wrapper):
         shown, values = _pairs(slow)
         fast = [t.clone() for t in shown]
         outermost, self._showing_slow = not self._showing_slow, True
+        if self.model is None and any(is_sharded(p) for p in slow):
+            raise ValueError(
+                "slow_weights() of sharded parameters (FSDP2): give Lookahead(..., model=model), so that weights which "
+                "its modules have gathered can be let go"
+            )
         try:
             _copy(shown, values)
+            forget_gathered_weights(self.model)
             yield
         finally:
             _copy([real(p) for p in slow], fast)  # where the parameters are now: a model may be converted inside
+            forget_gathered_weights(self.model)
             self._showing_slow = not outermost
 
     def free_buffers(self) -> None:

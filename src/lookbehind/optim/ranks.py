@@ -29,6 +29,11 @@ def check_ranks(ranks: str, model: object, parameters: Sequence[Tensor]) -> None
             "ranks='apart' with sharded parameters (FSDP2): no rank has all the weights, so none can climb alone; "
             "use ranks='together'"
         )
+    if isinstance(model, DistributedDataParallel) and model.static_graph:
+        raise ValueError(
+            "ranks='apart' with DistributedDataParallel(static_graph=True): it cannot keep gradients apart; leave it "
+            "out"
+        )
     if not isinstance(model, DistributedDataParallel):
         raise ValueError(
             "ranks='apart': give model=, the DistributedDataParallel model: its gradients are kept apart while a rank "
@@ -55,10 +60,11 @@ def evaluated_apart(model: nn.Module | None, *, apart: bool) -> AbstractContextM
     return model.no_sync() if apart and isinstance(model, DistributedDataParallel) else nullcontext()
 
 
-def average_over_ranks(parameters: Sequence[Tensor], model: nn.Module | None) -> None:
+def average_over_ranks(parameters: Sequence[Tensor], model: nn.Module | None, told: Tensor) -> Tensor:
     """``p.grad <- mean over the ranks``: one all-reduce for each type of gradient.
 
-    A rank without a gradient for some parameter counts as zero there; where no rank has one, it stays None.
+    A rank without a gradient for some parameter counts as zero there; where no rank has one, it stays None. ``told`` is
+    a number that travels with them; its mean is returned.
     """
     group = getattr(model, "process_group", None)
     world = torch.distributed.get_world_size(group)
@@ -69,12 +75,14 @@ def average_over_ranks(parameters: Sequence[Tensor], model: nn.Module | None) ->
     for (dtype, device), members in by_kind.items():
         having = torch.tensor([p.grad is not None for p in members], dtype=dtype, device=device)
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in members]
-        flat = torch.cat([*(part.reshape(-1) for part in parts), having])
+        flat = torch.cat([*(part.reshape(-1) for part in parts), having, told.reshape(1).to(having)])
         torch.distributed.all_reduce(flat, group=group)
         flat.div_(world)
-        *means, anywhere = flat.split([*(p.numel() for p in members), len(members)])
+        *means, anywhere, heard = flat.split([*(p.numel() for p in members), len(members), 1])
         for i, (parameter, mean) in enumerate(zip(members, means, strict=True)):
             if parameter.grad is not None:
                 parameter.grad.copy_(mean.view_as(parameter))
             elif bool(anywhere[i]):
                 parameter.grad = mean.view_as(parameter).clone()
+    mean: Tensor = heard[0]
+    return mean

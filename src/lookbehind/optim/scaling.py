@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lookbehind.optim.precision import NonFiniteError
+from lookbehind.optim.weights import is_sharded
 
 HOW_TO_SCALE = """\
     def closure():
@@ -49,6 +50,12 @@ class Scaling:
         known = self.scaler._per_optimizer_states
         self._alive = [one for one in self._alive if id(one) in known]
         self._first_is_unscaled = is_unscaled(self.scaler, optimizer)
+        ours = {id(optimizer), *map(id, self._alive)}
+        if any(state["stage"].name == "UNSCALED" for key, state in known.items() if key not in ours):
+            raise RuntimeError(
+                "the scaler has unscaled another optimizer that has not stepped yet, and this step would end with "
+                "scaler.update(): take the other's step first, or give each optimizer a GradScaler of its own"
+            )
 
     def unscale(self, parameters: Sequence[Tensor], *, given: bool) -> None:
         """Divide the gradients in ``p.grad`` by the scale, unless this gradient was ``given`` and is unscaled."""
@@ -56,7 +63,11 @@ class Scaling:
             return
         if self.scaler._scale is None:
             raise RuntimeError(f"scaler= was given, but the closure did not use it. Write\n\n{HOW_TO_SCALE}")
-        self._unscale(_StandIn([p for p in parameters if p.grad is not None]))
+        having = [p for p in parameters if p.grad is not None]
+        for sharded in (False, True):  # torch does not unscale both kinds in one call
+            kind = [p for p in having if p.grad is not None and is_sharded(p.grad) == sharded]
+            if kind:
+                self._unscale(_StandIn(kind))
 
     def _unscale(self, stand_in: _StandIn) -> None:
         self._alive.append(stand_in)

@@ -85,7 +85,8 @@ class SharpnessAware(Wrapper):
         clip: :class:`~lookbehind.clip_norm` or :class:`~lookbehind.clip_value`, of the gradient of every base step.
         scaler: a ``torch.amp.GradScaler``, for fp16. The closure calls ``scaler.scale(loss).backward()`` and returns
             the unscaled loss; the optimizer unscales, and calls ``scaler.update()``. An overflow in any evaluation
-            passes over the whole step (the base's state is put back too) and lowers the scale.
+            passes over the whole step (the base's state is put back too) and lowers the scale. Give every optimizer a
+            scaler of its own.
         ranks: of several processes with DistributedDataParallel: they climb ``"together"``, along the gradient of the
             whole minibatch, or ``"apart"``, each along its own, which is m-SAM with the ranks' parts as micro-batches
             and saves all-reduces: only the descent's gradients are averaged (needs ``model``, the DDP one).

@@ -38,6 +38,7 @@ class Treatment:
     apart: bool
     clip: Clip | None
     scaling: Scaling | None
+    _overflowed: Tensor | None = None
 
     def evaluated(self) -> AbstractContextManager[Any]:
         """Around the user's forward and backward pass."""
@@ -55,14 +56,18 @@ class Treatment:
         """Raise if what was evaluated is not finite."""
         if not self.apart:
             self._check(None if several_ranks() else loss, loss, norm, scaled_norm, where)
+        elif self.scaling is not None:  # the others are told with the next average
+            overflowed = (~torch.isfinite(norm)).to(norm.dtype)
+            self._overflowed = overflowed if self._overflowed is None else self._overflowed + overflowed
 
     def handed_on(self) -> None:
         """Before a step of the base optimizer."""
         if self.apart:
-            average_over_ranks(self.parameters, self.model)
+            heard = average_over_ranks(self.parameters, self.model, self._mine())
             if self.check or self.scaling is not None:
                 gradients = self._gradients()
                 norm = total_norm(norms(gradients), gradients)
+                norm = torch.where(heard > 0, torch.full_like(norm, float("inf")), norm)  # an overflow on some rank
                 self._check(None, None, norm, norm, "the gradient of the descent, averaged over the ranks")
         if self.clip is not None and not self.clip.ascent:
             self.clip(self._gradients())
@@ -80,6 +85,10 @@ class Treatment:
         except NonFiniteError as error:
             self.scaling.tell_overflow(norm.device)
             raise Overflowed(str(error)) from None
+
+    def _mine(self) -> Tensor:
+        """How many of this rank's own gradients have overflowed so far."""
+        return torch.zeros(()) if self._overflowed is None else self._overflowed
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self.parameters if p.grad is not None]

@@ -77,7 +77,7 @@ def total(parts: Sequence[Tensor], owners: Sequence[Tensor]) -> Tensor:
 
 def _sum_over_ranks(part: Tensor, owner: Tensor) -> Tensor:
     distributed = sys.modules["torch.distributed.tensor"]
-    placements = [distributed.Partial() if p.is_shard() else p for p in owner.placements]  # type: ignore[attr-defined]
+    placements = [p if p.is_replicate() else distributed.Partial() for p in owner.placements]  # type: ignore[attr-defined]
     whole: Tensor = distributed.DTensor.from_local(part, owner.device_mesh, placements).full_tensor()  # type: ignore[attr-defined]
     return whole
 

@@ -140,13 +140,14 @@ class Training:
         else:
             self.optimizer.step(self._closure(inputs, labels, weight))
         self.evaluations += self.method.gradients(self.run.k)
-        if self.method.interpolates:
+        if self.method.interpolates and not self.optimizer.last.skipped:  # type: ignore[attr-defined]
             self.tally.add_alpha(self.optimizer.last.alpha)  # type: ignore[attr-defined]
         self.step += 1
 
     def _note_failed_step(self, images: int) -> None:
         self.step, self.diverged = self.step + 1, True
-        chains = -(-images // self.run.micro_batch) if self.method.micro else 1
+        part = -(-images // self.team.world)
+        chains = -(-part // self.run.micro_batch) if self.method.micro else 1
         self.evaluations += round(self.optimizer.last.evaluations / chains)  # type: ignore[attr-defined]
 
     def _closure(self, inputs: Tensor, labels: Tensor, weight: float) -> Callable[[], Any]:

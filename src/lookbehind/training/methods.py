@@ -141,7 +141,9 @@ class Method:
                 scaler=scaler,
                 ranks=ranks,
             )
-        return Lookahead(optimizer, k=numbers.k, alpha=float(numbers.alpha)) if self.lookahead else optimizer
+        if not self.lookahead:
+            return optimizer
+        return Lookahead(optimizer, k=numbers.k, alpha=float(numbers.alpha), model=model)
 
 
 def _methods() -> Iterator[Method]:

@@ -37,11 +37,14 @@ class Run(Settings):
     """Under torchrun: every process has the whole network (ddp, usual there) or a part of it (fsdp)."""
     ranks: Literal["together", "apart"] = "together"
     """Under torchrun with ddp: do the processes climb together, or each along its own gradient (m-SAM)?"""
+    processes: int = 1
+    """Filled in under torchrun: each has its own part of a minibatch, for BatchNorm and for climbs apart."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("parallel", self.parallel, ("none", "ddp", "fsdp"))
         one_of("ranks", self.ranks, ("together", "apart"))
+        count("processes", self.processes)
         if self.ranks == "apart" and self.parallel != "ddp":
             raise ValueError(f"ranks='apart' with parallel={self.parallel!r}: only ddp can climb apart")
         if self.parallel != "none" and self.ranks == "together" and any(method.micro for method in self.methods):

@@ -1,0 +1,141 @@
+"""What the runs of an experiment found: by task, method and seed, and which method of a row is the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+from lookbehind.experiments.paper.grid import Arm
+from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.results import Spread, spread
+from lookbehind.training.measuring import Measured
+from lookbehind.training.records import Record
+from lookbehind.training.run import Run
+
+PROTOCOLS = {"paper": "best_test_accuracy", "honest": "validation_accuracy"}
+"""By what a method's settings are chosen: the paper's best epoch on the test set, or held-out images."""
+REPORTED = {"paper": "best_test_accuracy", "honest": "test_accuracy"}
+"""What is then reported: the same number, or the test accuracy after the last epoch."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run."""
+
+    run: Run
+    records: list[Record]
+    measures: dict[str, Measured]
+
+    @property
+    def end(self) -> Record:
+        """Its last record."""
+        return self.records[-1]
+
+    @property
+    def epochs(self) -> list[Record]:
+        """The others."""
+        return [record for record in self.records if record["event"] == "epoch"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method with its settings on a task, over all seeds that are finished."""
+
+    candidate: str
+    outcomes: tuple[Outcome, ...]
+    seeds: int
+
+    @property
+    def complete(self) -> bool:
+        """Are all seeds there, and did none of them diverge?"""
+        return len(self.outcomes) == self.seeds and not self.diverged
+
+    @property
+    def diverged(self) -> int:
+        """Runs whose loss ceased to be finite."""
+        return sum(outcome.end["diverged"] for outcome in self.outcomes)
+
+    def values(self, key: str | Callable[[Outcome], float | None]) -> list[float | None]:
+        """Of every seed, a number of the last record or what a function finds; None where it diverged."""
+        read = (lambda outcome: outcome.end[key]) if isinstance(key, str) else key
+        return [None if outcome.end["diverged"] else read(outcome) for outcome in self.outcomes]
+
+    def spread(self, key: str | Callable[[Outcome], float | None]) -> Spread:
+        """Mean and deviation over the seeds."""
+        return spread(self.values(key))
+
+    def mean(self, key: str | Callable[[Outcome], float | None]) -> float | None:
+        """Over the seeds; None where one of them has no number."""
+        found = self.values(key)
+        numbers = [value for value in found if value is not None]
+        return fmean(numbers) if numbers and len(numbers) == len(found) else None
+
+    @property
+    def gradients(self) -> int:
+        """Gradient evaluations of a run."""
+        return max((outcome.end["gradient_evaluations"] for outcome in self.outcomes), default=0)
+
+    @property
+    def settings(self) -> str:
+        """What follows the method's name."""
+        return self.candidate.partition(":")[2].replace(",", ", ").replace("=", " ")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that is known of an experiment."""
+
+    scale: Scale
+    seeds: range
+    tasks: tuple[Task, ...]
+    known: dict[str, Outcome]
+    """By the id of the run."""
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """Both, where images were held out."""
+        held_out = all(task.settings.validation for task in self.tasks)
+        return ("honest", "paper") if held_out else ("paper",)
+
+    def cell(self, task: Task, candidate: str) -> Cell:
+        """A method with its settings."""
+        runs = Arm("", (candidate,)).runs(task, self.seeds)
+        return Cell(candidate, tuple(self.known[run.id] for run in runs if run.id in self.known), len(self.seeds))
+
+    def best(
+        self, task: Task, arm: Arm, by: str | Callable[[Outcome], float | None], *, least: bool = False
+    ) -> Cell | None:
+        """Of a row's methods the one with the greatest (or least) mean; those that are incomplete are out."""
+        cells = [cell for one in arm.candidates if (cell := self.cell(task, one)).complete]
+        ranked = [(mean, cell) for cell in cells if (mean := cell.mean(by)) is not None]
+        if not ranked:
+            return None
+        return (min if least else max)(ranked, key=lambda pair: pair[0])[1]
+
+    @cached_property
+    def finished(self) -> int:
+        """Runs."""
+        return len(self.known)
+
+
+def chosen(findings: Findings, task: Task, arms: Sequence[Arm], protocol: str) -> dict[str, Cell]:
+    """The best cell of every row that has one."""
+    found = {arm.name: findings.best(task, arm, PROTOCOLS[protocol]) for arm in arms}
+    return {name: cell for name, cell in found.items() if cell is not None}
+
+
+def measure(name: str, *path: Any) -> Callable[[Outcome], float | None]:
+    """A function that reads a number out of a measure: ``measure("sharpness", "sam", "values", 0)``."""
+
+    def read(outcome: Outcome) -> float | None:
+        found: Any = outcome.measures.get(name)
+        for key in path:
+            if found is None:
+                return None
+            found = found[key]
+        return None if found is None else float(found)
+
+    return read

@@ -1,0 +1,73 @@
+"""Tables and curves that several experiments share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+
+from lookbehind.experiments.differences import Line
+from lookbehind.experiments.measure_tables import Grid
+from lookbehind.experiments.paper.claims import Claim, judged
+from lookbehind.experiments.paper.experiment import Output
+from lookbehind.experiments.paper.findings import REPORTED, Cell, Findings, chosen
+from lookbehind.experiments.paper.grid import Arm
+from lookbehind.experiments.paper.numbers import Numbers
+from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.table import accuracy, count, with_std
+
+JUDGED = {"paper": "protocol of the paper", "honest": "settings chosen on held-out images"}
+SAID = {
+    "paper": "Protocol of the paper: best epoch and best settings, both chosen on the test set, so too good.",
+    "honest": "Held-out images choose the settings; test accuracy after the last epoch.",
+}
+
+
+def accuracy_output(
+    findings: Findings,
+    arms: Callable[[Task, Scale], list[Arm]],
+    numbers: Numbers,
+    claims: Sequence[Claim],
+) -> Output:
+    """Ours beside the paper's, for every task and protocol, and the verdicts on the claims."""
+    output = Output()
+    for task in findings.tasks:
+        for protocol in findings.protocols:
+            rows = arms(task, findings.scale)
+            cells = chosen(findings, task, rows, protocol)
+            output.tables.append(_table(task, protocol, rows, cells, numbers, findings))
+            values = {name: cell.values(REPORTED[protocol]) for name, cell in cells.items()}
+            where = f"{task.title}; {JUDGED[protocol]}"
+            output.verdicts += [(where, judged(claim, values)) for claim in claims]
+    return output
+
+
+def _table(
+    task: Task, protocol: str, rows: Sequence[Arm], cells: Mapping[str, Cell], numbers: Numbers, findings: Findings
+) -> Grid:
+    heads = ["method", "accuracy %", "BatchNorm re-estimated %", f"paper, {task.stands_for}", "settings", "gradients"]
+    lines = []
+    for arm in rows:
+        said = numbers.get(arm.name, {}).get(task.stands_for, "")
+        cell = cells.get(arm.name)
+        if cell is None:
+            lines.append([arm.name, _missing(findings, task, arm), "", said, "", ""])
+            continue
+        ours = with_std(cell.spread(REPORTED[protocol]), accuracy)
+        again = with_std(cell.spread("recalibrated_test_accuracy"), accuracy)
+        lines.append([arm.name, ours, again, said, cell.settings, count(cell.gradients)])
+    return Grid(f"{task.title}, {protocol} protocol", SAID[protocol], heads, lines)
+
+
+def _missing(findings: Findings, task: Task, arm: Arm) -> str:
+    cells = [findings.cell(task, one) for one in arm.candidates]
+    return "N/A: a seed diverged" if any(cell.diverged for cell in cells) else "not finished"
+
+
+def line_over(name: str, points: Mapping[float, Cell | None], key: str | Callable[..., float | None]) -> Line | None:
+    """A curve with a point for each cell that is there: mean, least and greatest over the seeds."""
+    kept = [(x, [v for v in cell.values(key) if v is not None]) for x, cell in points.items() if cell is not None]
+    kept = [(x, values) for x, values in kept if values]
+    if not kept:
+        return None
+    xs, values = [x for x, _ in kept], [v for _, v in kept]
+    return Line(name, xs, [*map(fmean, values)], [*map(min, values)], [*map(max, values)])
