@@ -26,7 +26,11 @@ try:
     from lookbehind.experiments.compare import Comparison, compare, runs_of, unfinished
     from lookbehind.experiments.display import Display
     from lookbehind.experiments.measure_tables import terminal_grids
+    from lookbehind.experiments.paper.catalogue import IDS, experiment
+    from lookbehind.experiments.paper.reproduce import Reproduction, cost_in_trainings, reproduce
+    from lookbehind.experiments.paper.reproduce import unfinished as to_reproduce
     from lookbehind.experiments.pool import Ended, Told, run_all
+    from lookbehind.experiments.results import described
     from lookbehind.experiments.saved import Saved, by_method, is_finished, measure_saved, rows_of, write_saved
     from lookbehind.experiments.table import CAPTION, accuracy, answer, loss, terminal_table
     from lookbehind.models import MODELS
@@ -239,6 +243,50 @@ def _scores(found: Sequence[Saved]) -> Table:
 
 
 @dataclass(frozen=True)
+class Reproduce:
+    """Reproduce tables and figures of the paper by their numbers.
+
+    For example:
+
+    lookbehind reproduce table1 --scale smoke
+
+    lookbehind reproduce table1 figure5 figure7 --scale laptop --data-dir data
+
+    lookbehind reproduce table1 --scale paper --shard 3/16
+    """
+
+    experiments: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """table1, figure5, ...; `lookbehind list experiments` shows them."""
+    reproduction: Annotated[Reproduction, tyro.conf.OmitSubcommandPrefixes] = field(default_factory=Reproduction)
+
+    def __call__(self, console: Console, command: str) -> int:
+        """Run it, with its progress on the terminal."""
+        wanted = replace(self.reproduction, experiments=self.experiments)
+        todo = [(described(run), run) for run, _ in (to_reproduce(wanted) if wanted.train else [])]
+        failed: list[Ended] = []
+
+        def tell(told: Told) -> None:
+            display(told)
+            if isinstance(told, Ended) and told.error:
+                failed.append(told)
+
+        try:
+            with Display(console, todo) as display:
+                pages = reproduce(wanted, tell, command)
+        except KeyboardInterrupt:
+            say(console, "\nstopped; the same command goes on from here")
+            return INTERRUPTED
+        for name, out in pages.items():
+            verdicts = json.loads((out / "results.json").read_text())["verdicts"]
+            for verdict in verdicts:
+                say(console, f"{name}: {verdict['verdict']}: {verdict['claim']} ({verdict['where']})", wrapped=True)
+            say(console, f"report   {out / 'report.html'}")
+        for one in failed:
+            say(console, f"failed: {one.run.method}, seed {one.run.seed}: {one.error}")
+        return 1 if failed else 0
+
+
+@dataclass(frozen=True)
 class List:
     """Show the methods, models and data sets.
 
@@ -249,7 +297,7 @@ class List:
     lookbehind list methods
     """
 
-    what: Annotated[Literal["all", "methods", "models", "data"], tyro.conf.Positional] = "all"
+    what: Annotated[Literal["all", "methods", "models", "data", "experiments"], tyro.conf.Positional] = "all"
 
     def __call__(self, console: Console, command: str) -> int:
         """Print the tables."""
@@ -257,11 +305,13 @@ class List:
             "methods": [(m.name, m.about, _cost(m.name)) for m in METHODS.values()],
             "models": [(name, about) for name, (_, about) in MODELS.items()],
             "data": [(name, known.about) for name, known in SETS.items()],
+            "experiments": [experiment_row(name) for name in IDS] if self.what in ("all", "experiments") else [],
         }
         heads = {
             "methods": ("method", "what it does", "gradients per minibatch"),
             "models": ("model", ""),
             "data": ("data", ""),
+            "experiments": ("experiment", "what the paper claims", "laptop, paper: SGD trainings per seed"),
         }
         for name, rows in shown.items():
             if self.what in ("all", name):
@@ -277,6 +327,15 @@ class List:
         return 0
 
 
+def experiment_row(name: str) -> tuple[str, ...]:
+    """What an experiment is and costs, in trainings of plain SGD."""
+    costs = []
+    for scale in ("laptop", "paper"):
+        wanted = Reproduction(experiments=(name,), scale=scale, seeds=1)
+        costs.append(f"{cost_in_trainings(wanted):.0f}")
+    return name, experiment(name).claim, ", ".join(costs)
+
+
 def _cost(name: str) -> str:
     one, two = (METHODS[name].gradients(k) for k in (5, 6))
     return str(one) if one == two else "k + 1"
@@ -287,8 +346,14 @@ def say(console: Console, text: str, *, wrapped: bool = False) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=not wrapped)
 
 
-Command = Compare | Train | Evaluate | List
-COMMANDS: dict[str, type[Command]] = {"compare": Compare, "train": Train, "evaluate": Evaluate, "list": List}
+Command = Compare | Train | Evaluate | Reproduce | List
+COMMANDS: dict[str, type[Command]] = {
+    "compare": Compare,
+    "train": Train,
+    "evaluate": Evaluate,
+    "reproduce": Reproduce,
+    "list": List,
+}
 
 
 def parsed(arguments: Sequence[str]) -> Command:

@@ -62,7 +62,12 @@ class Comparison:
     @property
     def workers(self) -> int:
         """Runs at a time."""
-        return self.jobs or max(1, (os.cpu_count() or 1) // self.settings.threads)
+        return workers_for(self.jobs, self.settings.threads)
+
+
+def workers_for(jobs: int | None, threads: int) -> int:
+    """As many runs at a time as were asked for, or as there are cores for."""
+    return jobs or max(1, (os.cpu_count() or 1) // threads)
 
 
 Runs = Mapping[str, Sequence[Run]]

@@ -26,7 +26,7 @@ class Display:
         self._names = {run.id: f"{label}, seed {run.seed}" for label, run in runs}
         self._tasks: dict[str, TaskID] = {}
         # work still to do is estimated in gradients: runs differ in their cost by much
-        self._costs = {run.id: _cost(run) for _, run in runs}
+        self._costs = {run.id: cost_of(run) for _, run in runs}
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -94,7 +94,7 @@ class Display:
         self._bars.console.print(f"{escape(self._names[told.run.id])}: {words}", highlight=False)
 
 
-def _cost(run: Run) -> float:
+def cost_of(run: Run) -> float:
     """Gradients of a whole run, in some unit: a budget, or epochs times the cost of a step."""
     if run.gradients is not None:
         return run.gradients

@@ -28,7 +28,7 @@ from lookbehind.experiments.drawing import (
     name_axes,
     write,
 )
-from lookbehind.experiments.results import Row
+from lookbehind.experiments.results import Row, Spread
 from lookbehind.experiments.table import finite, folded
 
 BANDS = 8
@@ -135,22 +135,60 @@ def seeds_figure(rows: Sequence[Row], seen: Looks) -> Figure:
     return figure
 
 
-@drawn
 def trade_off_figure(rows: Sequence[Row], seen: Looks, xlabel: str) -> Figure:
     """Training loss against sharpness at the first radius: mean with deviations both ways."""
-    points = {row["method"]: (row["sharpness"]["mean"][0], row["train_loss"]["mean"] or 0.0) for row in rows}
-    figure, axes = canvas(list(points))
+    points: dict[str, tuple[Spread, Spread]] = {}
     for row in rows:
-        look, (x, y) = seen[row["method"]], points[row["method"]]
+        sharpness: Spread = {"mean": row["sharpness"]["mean"][0], "std": row["sharpness"]["std"][0], "values": []}
+        points[row["method"]] = (sharpness, row["train_loss"])
+    return scatter_figure(points, seen, xlabel, "training loss")
+
+
+@drawn
+def scatter_figure(points: Mapping[str, tuple[Spread, Spread]], seen: Looks, xlabel: str, ylabel: str) -> Figure:
+    """A point per method, with its deviations in both directions."""
+    means = {name: (x["mean"] or 0.0, y["mean"] or 0.0) for name, (x, y) in points.items()}
+    figure, axes = canvas(list(points))
+    for name, (across, up) in points.items():
+        look, (x, y) = seen[name], means[name]
         ink: dict[str, Any] = {"color": look.color, "marker": look.marker, "clip_on": False}
-        across, up = row["sharpness"]["std"][0], row["train_loss"]["std"]
-        axes.errorbar(x, y, up, across, markersize=5.5, linewidth=1.1, capsize=2, **ink)
+        axes.errorbar(x, y, up["std"], across["std"], markersize=5.5, linewidth=1.1, capsize=2, **ink)
     axes.margins(0.08)
-    if min(y for _, y in points.values()) > 0 and _ratio([y for _, y in points.values()]) > 10:
+    if min(y for _, y in means.values()) > 0 and _ratio([y for _, y in means.values()]) > 10:
         log_scale(axes)
-    name_axes(axes, xlabel, "training loss")
+    name_axes(axes, xlabel, ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(4))
-    label(axes, points, seen)
+    label(axes, means, seen)
+    return figure
+
+
+@drawn
+def heatmap_figure(
+    values: Sequence[Sequence[float | None]], columns: Sequence[str], rows: Sequence[str], what: str
+) -> Figure:
+    """Differences to a baseline in colours, blue above and red below, each with its number; N/A where there is none."""
+    side = min(70.0, (WIDTH - 90) / len(columns))
+    height = 40.0 * len(rows) + 72
+    figure = blank(height)
+    box = (64 / WIDTH, 46 / height, side * len(columns) / WIDTH, 40.0 * len(rows) / height)
+    axes = figure.add_axes(box, facecolor="none")
+    known = [abs(v) for row in values for v in row if v is not None]
+    limit = max([*known, 0.1])
+    numbers = np.array([[np.nan if v is None else v for v in row] for row in values])
+    axes.pcolormesh(numbers, cmap="RdBu", vmin=-limit, vmax=limit, edgecolors="white", linewidth=1)
+    for i, row in enumerate(values):
+        for j, value in enumerate(row):
+            strong = value is not None and abs(value) > 0.6 * limit
+            color = INK if value is None else "#ffffff" if strong else ON_PLANES
+            words = "N/A" if value is None else f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
+            axes.text(j + 0.5, i + 0.5, words, ha="center", va="center", color=color)
+    axes.set_xticks([j + 0.5 for j in range(len(columns))], columns)
+    axes.set_yticks([i + 0.5 for i in range(len(rows))], rows)
+    axes.grid(visible=False)
+    axes.set_xlabel(what)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0)
     return figure
 
 

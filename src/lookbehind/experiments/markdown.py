@@ -28,7 +28,7 @@ HEADS = ("method", "test accuracy %", "difference, 95 % interval", "best epoch",
 
 def markdown(about: About, rows: Sequence[Row]) -> str:
     """The page as text; ``rows[0]`` is the baseline."""
-    lines = [f"# {_escaped(about.title)}", "", *answer(rows), "", _line([*HEADS, "gradients"])]
+    lines = [f"# {escaped(about.title)}", "", *answer(rows), "", _line([*HEADS, "gradients"])]
     lines.append(_line(["---"] * (len(HEADS) + 1)))
     most = max(len(row["seeds"]) for row in rows)
     lines += [_line(_cells(row, rows[0], most)) for row in rows]
@@ -43,11 +43,11 @@ def markdown(about: About, rows: Sequence[Row]) -> str:
         "",
         f"    {about.command}",
         "",
-        f"Settings: {_escaped(common)}.",
+        f"Settings: {escaped(common)}.",
         "",
         f"Versions: {versions}. Machine: {about.machine}. Started {about.started}, took {clock(about.seconds)}.",
     ]
-    lines += [line for notice in about.notices for line in ("", f"> {_escaped(notice)}")]
+    lines += [line for notice in about.notices for line in ("", f"> {escaped(notice)}")]
     return "\n".join(lines) + "\n"
 
 
@@ -55,9 +55,14 @@ def _measures(rows: Sequence[Row]) -> list[str]:
     """A table per measure."""
     lines = []
     for grid in grids(rows):
-        lines += ["", f"## {grid.title}", "", grid.note, "", _line(grid.heads), _line(["---"] * len(grid.heads))]
-        lines += [_line([f"`{method}`", *cells]) for method, *cells in grid.lines]
+        lines += ["", f"## {grid.title}", "", grid.note, ""]
+        lines += table_lines(grid.heads, [[f"`{method}`", *cells] for method, *cells in grid.lines])
     return lines
+
+
+def table_lines(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
+    """A table, line by line."""
+    return [_line(heads), _line(["---"] * len(heads)), *map(_line, lines)]
 
 
 def _cells(row: Row, baseline: Row, most: int) -> list[str]:
@@ -77,8 +82,9 @@ def _cells(row: Row, baseline: Row, most: int) -> list[str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(_escaped(cell) for cell in cells)} |"
+    return f"| {' | '.join(escaped(cell) for cell in cells)} |"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text that is no markup."""
     return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

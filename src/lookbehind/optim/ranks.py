@@ -84,5 +84,5 @@ def average_over_ranks(parameters: Sequence[Tensor], model: nn.Module | None, to
                 parameter.grad.copy_(mean.view_as(parameter))
             elif bool(anywhere[i]):
                 parameter.grad = mean.view_as(parameter).clone()
-    mean: Tensor = heard[0]
-    return mean
+    answer: Tensor = heard[0]
+    return answer

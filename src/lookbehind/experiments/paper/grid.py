@@ -94,6 +94,17 @@ def family_of_table_1(family: str, task: Task, scale: Scale) -> Iterator[Arm]:
     yield from larger_k(family, task, scale)
 
 
+def rows_at_radius(family: str, task: Task, scale: Scale, rho: float) -> list[Arm]:
+    """The methods of a family, all trained with the same radius."""
+    upper = family.upper()
+    return [
+        Arm(upper, (written(family, rho=rho),)),
+        over_k(f"Multistep-{upper}", f"multistep-{family}", task, scale, rho=rho),
+        over_k_and_alpha(f"Lookahead-{upper}", f"lookahead-{family}", task, scale, rho=rho),
+        lookbehind(family, task, scale, rho=rho),
+    ]
+
+
 def controls(family: str, task: Task, scale: Scale) -> Iterator[Arm]:
     """What moves as far per minibatch as Lookbehind, and could explain its gain. Not in the paper."""
     upper = family.upper()

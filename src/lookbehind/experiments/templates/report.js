@@ -1,6 +1,6 @@
 // Tables sort by the column whose head is clicked. Without scripts they are plain tables.
 "use strict";
-for (const table of document.querySelectorAll("table")) {
+for (const table of document.querySelectorAll("table:not(.plain)")) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0], original = [...body.rows];
   if (original.length < 2) continue;
   const value = (row, column) => {

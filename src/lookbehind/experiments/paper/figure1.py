@@ -1,0 +1,65 @@
+"""Figure 1: training loss against sharpness."""
+
+from __future__ import annotations
+
+from lookbehind.experiments.drawing import looks
+from lookbehind.experiments.figures import scatter_figure
+from lookbehind.experiments.paper.claims import Claim, judged
+from lookbehind.experiments.paper.experiment import Drawing, Experiment, Output
+from lookbehind.experiments.paper.findings import Findings, measure
+from lookbehind.experiments.paper.grid import Arm, radius, rows_at_radius
+from lookbehind.experiments.paper.scales import Scale, Task
+
+SHARPNESS = measure("sharpness", "sam", "values", 0)
+
+
+def _radii(task: Task, scale: Scale) -> list[float]:
+    return [radius(task, "sam", factor) for factor in scale.few_rhos[:3]]
+
+
+def _named(arm: Arm, rho: float) -> Arm:
+    return Arm(f"{arm.name}, rho {rho:g}", arm.candidates)
+
+
+def arms(task: Task, scale: Scale) -> list[Arm]:
+    """SAM, Multistep, Lookahead and Lookbehind at three radii."""
+    return [_named(arm, rho) for rho in _radii(task, scale) for arm in rows_at_radius("sam", task, scale, rho)]
+
+
+def show(findings: Findings) -> Output:
+    """Of every row the settings with the best validation accuracy (k and alpha are not stated in the paper)."""
+    output = Output()
+    for task in findings.tasks:
+        by = "validation_accuracy" if findings.protocols[0] == "honest" else "best_test_accuracy"
+        found = {arm.name: findings.best(task, arm, by) for arm in arms(task, findings.scale)}
+        cells = {name: cell for name, cell in found.items() if cell is not None}
+        points = {name: (cell.spread(SHARPNESS), cell.spread("train_loss")) for name, cell in cells.items()}
+        points = {name: pair for name, pair in points.items() if pair[0]["mean"] is not None}
+        if not points:
+            continue
+        figure = scatter_figure(points, looks(list(points)), "sharpness at radius 0.05", "training loss")
+        caption = f"{task.title}. Mean and standard deviation over seeds; low and to the left is flat and well fitted."
+        output.drawings.append(Drawing(f"figure1-{task.key}", "Training loss against sharpness", caption, figure))
+        for what, key in (("sharpness", SHARPNESS), ("training loss", "train_loss")):
+            values = {name: cells[name].values(key) for name in points}
+            for rho in _radii(task, findings.scale):
+                others = tuple(name for name in points if name.endswith(f"rho {rho:g}") and "Lookbehind" not in name)
+                row = f"Lookbehind-SAM, rho {rho:g}"
+                claim = Claim(
+                    f"at rho {rho:g} Lookbehind has a lower {what} than the others", (row,), others, less=True
+                )
+                if row in values and others:
+                    output.verdicts.append((task.title, judged(claim, values)))
+    return output
+
+
+EXPERIMENT = Experiment(
+    id="figure1",
+    title="Figure 1: training loss against sharpness",
+    claim="Lookbehind has the lowest loss and the lowest sharpness; with SAM a larger rho gives less sharpness and "
+    "more loss; Multistep does not lower sharpness and Lookahead does not help at larger rho.",
+    tasks=("c10-rn34",),
+    arms=arms,
+    show=show,
+    measures=("sharpness",),
+)

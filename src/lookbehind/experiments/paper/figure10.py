@@ -1,0 +1,58 @@
+"""Figure 10: the adaptive alpha during training."""
+
+from __future__ import annotations
+
+from lookbehind.experiments.differences import Line
+from lookbehind.experiments.drawing import looks
+from lookbehind.experiments.figures import curves_figure
+from lookbehind.experiments.paper.claims import Claim, judged
+from lookbehind.experiments.paper.experiment import CIFAR_TASKS, Drawing, Experiment, Output
+from lookbehind.experiments.paper.findings import Cell, Findings
+from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, adaptive, written
+from lookbehind.experiments.paper.scales import Scale, Task
+
+
+def arms(task: Task, scale: Scale) -> list[Arm]:
+    """Lookbehind with an adaptive alpha."""
+    return [adaptive(family, task, scale) for family in FAMILIES]
+
+
+def show(findings: Findings) -> Output:
+    """Mean alpha of every epoch, for each k."""
+    output = Output()
+    for task in findings.tasks:
+        for family in FAMILIES:
+            cells = {
+                f"k {k}": findings.cell(task, written(f"lookbehind-{family}", k=k, alpha=ADAPTIVE))
+                for k in findings.scale.values_of_k(task)
+            }
+            cells = {name: cell for name, cell in cells.items() if cell.complete}
+            if not cells:
+                continue
+            lines = [_line(name, cell) for name, cell in cells.items()]
+            figure = curves_figure(lines, looks(list(cells)), "epochs", "alpha")
+            caption = f"{task.title}, Lookbehind-{family.upper()}. Mean over seeds, band from least to greatest."
+            name = f"figure10-{task.key}-{family}"
+            output.drawings.append(Drawing(name, f"Adaptive alpha, {family.upper()}", caption, figure))
+            names = list(cells)
+            claim = Claim("alpha is lower for a larger k", tuple(names[1:]), tuple(names[:1]), less=True)
+            if len(names) > 1:
+                values = {name: cell.values("alpha") for name, cell in cells.items()}
+                output.verdicts.append((f"{task.title}, {family.upper()}", judged(claim, values)))
+    return output
+
+
+def _line(name: str, cell: Cell) -> Line:
+    at = list(zip(*([epoch["alpha"] for epoch in one.epochs] for one in cell.outcomes), strict=True))
+    epochs = [float(epoch["epoch"]) for epoch in cell.outcomes[0].epochs]
+    return Line(name, epochs, [sum(v) / len(v) for v in at], [*map(min, at)], [*map(max, at)])
+
+
+EXPERIMENT = Experiment(
+    id="figure10",
+    title="Figure 10: adaptive alpha over the epochs",
+    claim="The adaptive alpha is lower for a larger k and falls when the learning rate does.",
+    tasks=CIFAR_TASKS,
+    arms=arms,
+    show=show,
+)

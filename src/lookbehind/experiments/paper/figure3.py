@@ -1,0 +1,76 @@
+"""Figure 3: sharpness over the radius."""
+
+from __future__ import annotations
+
+from lookbehind.experiments.differences import Line
+from lookbehind.experiments.drawing import looks
+from lookbehind.experiments.figures import curves_figure
+from lookbehind.experiments.paper.claims import Claim, judged
+from lookbehind.experiments.paper.experiment import Drawing, Experiment, Output
+from lookbehind.experiments.paper.findings import Cell, Findings, measure
+from lookbehind.experiments.paper.grid import FAMILIES, Arm, radius, rows_at_radius
+from lookbehind.experiments.paper.scales import Scale, Task
+
+
+def arms(task: Task, scale: Scale) -> list[Arm]:
+    """The methods of either family at three radii."""
+    return [
+        arm
+        for family in FAMILIES
+        for factor in scale.few_rhos[:3]
+        for arm in rows_at_radius(family, task, scale, radius(task, family, factor))
+    ]
+
+
+def show(findings: Findings) -> Output:
+    """Of every method the settings with the least sharpness at the largest radius."""
+    output = Output()
+    for task in findings.tasks:
+        for family in FAMILIES:
+            for factor in findings.scale.few_rhos[:3]:
+                _panel(findings, task, family, radius(task, family, factor), output)
+    return output
+
+
+def _panel(findings: Findings, task: Task, family: str, rho: float, output: Output) -> None:
+    at_the_end = measure("sharpness", family, "values", -1)
+    found = {
+        arm.name: findings.best(task, arm, at_the_end, least=True)
+        for arm in rows_at_radius(family, task, findings.scale, rho)
+    }
+    cells = {name: cell for name, cell in found.items() if cell is not None}
+    lines = [_line(name, cell, family) for name, cell in cells.items()]
+    if not lines:
+        return
+    upper = family.upper()
+    figure = curves_figure(lines, looks([line.method for line in lines]), "radius", "rise of the loss", log=True)
+    caption = f"{task.title}, {upper} methods trained with rho {rho:g}. Mean over seeds, band from least to greatest."
+    name = f"figure3-{task.key}-{family}-{rho:g}"
+    output.drawings.append(Drawing(name, f"Sharpness ({upper}), rho {rho:g}", caption, figure))
+    values = {name: cell.values(at_the_end) for name, cell in cells.items()}
+    row = f"Lookbehind-{upper}"
+    claim = Claim(
+        f"trained with rho {rho:g}, Lookbehind-{upper} is the flattest at the largest radius",
+        (row,),
+        tuple(name for name in values if name != row),
+        less=True,
+    )
+    if row in values:
+        output.verdicts.append((task.title, judged(claim, values)))
+
+
+def _line(name: str, cell: Cell, family: str) -> Line:
+    measured = [outcome.measures["sharpness"][family] for outcome in cell.outcomes]
+    at = list(zip(*(one["values"] for one in measured), strict=True))
+    return Line(name, measured[0]["radii"], [sum(v) / len(v) for v in at], [*map(min, at)], [*map(max, at)])
+
+
+EXPERIMENT = Experiment(
+    id="figure3",
+    title="Figure 3: sharpness over the radius",
+    claim="At every rho the flattest solutions are those of Lookbehind, with SAM and with ASAM.",
+    tasks=("c10-rn34",),
+    arms=arms,
+    show=show,
+    measures=("sharpness",),
+)

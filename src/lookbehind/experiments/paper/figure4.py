@@ -1,0 +1,76 @@
+"""Figure 4: robustness to noise in the weights."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from lookbehind.experiments.differences import Line
+from lookbehind.experiments.drawing import looks
+from lookbehind.experiments.figures import curves_figure
+from lookbehind.experiments.paper import grid
+from lookbehind.experiments.paper.claims import Claim, judged
+from lookbehind.experiments.paper.experiment import Drawing, Experiment, Output
+from lookbehind.experiments.paper.findings import Cell, Findings, Outcome
+
+TASKS = ("c10-rn34", "c100-rn50", "in-rn18")
+
+
+def robustness(outcome: Outcome) -> float | None:
+    """Mean accuracy over all levels of noise and draws."""
+    noise = outcome.measures.get("noise")
+    if noise is None:
+        return None
+    return fmean(fmean(draws) for sigma, draws in zip(noise["sigmas"], noise["values"], strict=True) if sigma > 0)
+
+
+def show(findings: Findings) -> Output:
+    """Of every method its most robust settings."""
+    output = Output()
+    for task in findings.tasks:
+        for family in grid.FAMILIES:
+            upper = family.upper()
+            rows = [arm for arm in grid.table_1(task, findings.scale) if arm.name == "SGD" or _is_of(arm.name, family)]
+            found = {arm.name: findings.best(task, arm, robustness) for arm in rows}
+            cells = {name: cell for name, cell in found.items() if cell is not None}
+            if len(cells) < 2:
+                continue
+            lines = [_line(name, cell) for name, cell in cells.items()]
+            figure = curves_figure(lines, looks(list(cells)), "sigma of the noise", "accuracy % with noise")
+            caption = (
+                f"{task.title}. Every weight times N(1, sigma²), BatchNorm re-estimated. Mean over draws and seeds."
+            )
+            name = f"figure4-{task.key}-{family}"
+            output.drawings.append(Drawing(name, f"Noise in the weights, {upper} methods", caption, figure))
+            values = {name: cell.values(robustness) for name, cell in cells.items()}
+            row = f"Lookbehind-{upper}"
+            for words, others in (
+                ("is the most robust to noise", tuple(n for n in values if n != row and "," not in n)),
+                ("is more robust than what moves as far (not in the paper)", tuple(n for n in values if "," in n)),
+            ):
+                claim = Claim(f"Lookbehind-{upper} {words}", (row,), others)
+                if row in values and others:
+                    output.verdicts.append((f"{task.title}; mean accuracy over sigma", judged(claim, values)))
+    return output
+
+
+def _is_of(name: str, family: str) -> bool:
+    head = name.split(",")[0]
+    return head.upper().split("-")[-1] == family.upper()
+
+
+def _line(name: str, cell: Cell) -> Line:
+    measured = [outcome.measures["noise"] for outcome in cell.outcomes]
+    curves = [[fmean(draws) for draws in one["values"]] for one in measured]
+    at = list(zip(*curves, strict=True))
+    return Line(name, measured[0]["sigmas"], [*map(fmean, at)], [*map(min, at)], [*map(max, at)])
+
+
+EXPERIMENT = Experiment(
+    id="figure4",
+    title="Figure 4: accuracy with noise in the weights",
+    claim="Lookbehind is the most robust to noise in the weights, with SAM and with ASAM.",
+    tasks=TASKS,
+    arms=grid.table_1,
+    show=show,
+    measures=("noise",),
+)

@@ -1,0 +1,74 @@
+"""Figure 5: accuracy over k."""
+
+from __future__ import annotations
+
+from lookbehind.experiments.drawing import looks
+from lookbehind.experiments.figures import curves_figure
+from lookbehind.experiments.paper.claims import Claim, judged
+from lookbehind.experiments.paper.experiment import Drawing, Experiment, Output
+from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings
+from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, written
+from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.tables import line_over
+
+METHODS = {"Multistep": False, "Lookahead": True, "Lookbehind": True}
+"""Whether they have an alpha."""
+
+
+def _at(method: str, family: str, k: int, scale: Scale) -> Arm:
+    name = f"{method.lower()}-{family}"
+    if not METHODS[method]:
+        return Arm(f"{method}-{family.upper()}, k {k}", (written(name, k=k),))
+    return Arm(f"{method}-{family.upper()}, k {k}", tuple(written(name, k=k, alpha=a) for a in scale.alphas))
+
+
+def arms(task: Task, scale: Scale) -> list[Arm]:
+    """The three methods at every k, and SAM and ASAM at their default rho."""
+    return [
+        arm
+        for family in FAMILIES
+        for arm in (
+            default(family, task),
+            *(_at(method, family, k, scale) for method in METHODS for k in scale.values_of_k(task)),
+        )
+    ]
+
+
+def show(findings: Findings) -> Output:
+    """A curve per method, with the best alpha at each k; the baseline is a level line."""
+    output, protocol = Output(), findings.protocols[0]
+    key, by = REPORTED[protocol], PROTOCOLS[protocol]
+    for task in findings.tasks:
+        ks = findings.scale.values_of_k(task)
+        for family in FAMILIES:
+            base = findings.best(task, default(family, task), by)
+            curves: dict[str, dict[float, Cell | None]] = {family.upper(): dict.fromkeys(map(float, ks), base)}
+            for method in METHODS:
+                found = {float(k): findings.best(task, _at(method, family, k, findings.scale), by) for k in ks}
+                curves[f"{method}-{family.upper()}"] = found
+            lines = [line for name, points in curves.items() if (line := line_over(name, points, key)) is not None]
+            if not lines or base is None:
+                continue
+            figure = curves_figure(lines, looks(list(curves)), "k", "accuracy %")
+            caption = (
+                f"{task.title}; default rho, the best alpha at every k. Mean over seeds, band from least to greatest."
+            )
+            name = f"figure5-{task.key}-{family}"
+            output.drawings.append(Drawing(name, f"Accuracy over k, {family.upper()} methods", caption, figure))
+            values = {family.upper(): base.values(key)}
+            row = f"Lookbehind-{family.upper()}"
+            cells = {f"{row}, k {k:g}": cell for k, cell in curves[row].items() if cell is not None}
+            values |= {name: cell.values(key) for name, cell in cells.items()}
+            claim = Claim(f"{row} is above {family.upper()} at every k", tuple(cells), (family.upper(),))
+            output.verdicts.append((task.title, judged(claim, values)))
+    return output
+
+
+EXPERIMENT = Experiment(
+    id="figure5",
+    title="Figure 5: accuracy over k",
+    claim="Lookbehind is the only one above SAM and ASAM at every k.",
+    tasks=("c10-rn34", "c100-rn50"),
+    arms=arms,
+    show=show,
+)

@@ -1,0 +1,60 @@
+"""Figure 6: accuracy over rho."""
+
+from __future__ import annotations
+
+from lookbehind.experiments.drawing import looks
+from lookbehind.experiments.figures import curves_figure
+from lookbehind.experiments.paper.claims import Claim, judged
+from lookbehind.experiments.paper.experiment import Drawing, Experiment, Output
+from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings
+from lookbehind.experiments.paper.grid import FAMILIES, Arm, radius, rows_at_radius
+from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.tables import line_over
+
+
+def arms(task: Task, scale: Scale) -> list[Arm]:
+    """The methods of either family at every radius of the figure."""
+    return [
+        arm
+        for family in FAMILIES
+        for factor in scale.few_rhos
+        for arm in rows_at_radius(family, task, scale, radius(task, family, factor))
+    ]
+
+
+def show(findings: Findings) -> Output:
+    """A curve per method, with the best k and alpha at each rho."""
+    output, protocol = Output(), findings.protocols[0]
+    key, by = REPORTED[protocol], PROTOCOLS[protocol]
+    for task in findings.tasks:
+        for family in FAMILIES:
+            upper = family.upper()
+            curves: dict[str, dict[float, Cell | None]] = {}
+            for factor in findings.scale.few_rhos:
+                rho = radius(task, family, factor)
+                for arm in rows_at_radius(family, task, findings.scale, rho):
+                    curves.setdefault(arm.name, {})[rho] = findings.best(task, arm, by)
+            lines = [line for name, points in curves.items() if (line := line_over(name, points, key)) is not None]
+            if not lines:
+                continue
+            figure = curves_figure(lines, looks(list(curves)), "rho", "accuracy %")
+            caption = f"{task.title}; the best k and alpha at every rho. Mean over seeds, band from least to greatest."
+            name = f"figure6-{task.key}-{family}"
+            output.drawings.append(Drawing(name, f"Accuracy over rho, {upper} methods", caption, figure))
+            for rho in next(iter(curves.values())):
+                there = {name: cell for name, points in curves.items() if (cell := points[rho]) is not None}
+                values = {name: cell.values(key) for name, cell in there.items()}
+                claim = Claim(f"at rho {rho:g} Lookbehind-{upper} is above {upper}", (f"Lookbehind-{upper}",), (upper,))
+                if len({f"Lookbehind-{upper}", upper} & set(values)) == 2:
+                    output.verdicts.append((task.title, judged(claim, values)))
+    return output
+
+
+EXPERIMENT = Experiment(
+    id="figure6",
+    title="Figure 6: accuracy over rho",
+    claim="Lookbehind is the only one above SAM and ASAM at every rho.",
+    tasks=("c10-rn34",),
+    arms=arms,
+    show=show,
+)
