@@ -12,7 +12,10 @@ import pytest
 from pages import HOSTILE, MANY, TYPICAL, measured_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install your system's chromium package")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install your system's chromium package"),
+    pytest.mark.xdist_group("browser"),
+]
 PAGES = {"typical": TYPICAL, "many": MANY}
 
 
