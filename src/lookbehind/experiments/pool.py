@@ -73,7 +73,7 @@ def run_all(runs: Sequence[Run], storage: Storage, jobs: int, tell: Tell, measur
     if jobs == 1:
         with _interrupts_as_requests(tell) as asked:
             for run in runs:
-                tell(_train(run, storage, measures, tell, asked.is_set))
+                tell(train_and_measure(run, storage, measures, tell, asked.is_set))
                 if asked.is_set():
                     raise KeyboardInterrupt
         return
@@ -148,7 +148,8 @@ def _every(seconds: float, tell: Tell) -> Callable[[Progress], None]:
     return watch
 
 
-def _train(run: Run, storage: Storage, measures: Measures, tell: Tell, stop: Callable[[], bool]) -> Ended:
+def train_and_measure(run: Run, storage: Storage, measures: Measures, tell: Tell, stop: Callable[[], bool]) -> Ended:
+    """Train a run and measure it; an error is told, not raised."""
     try:
         with warnings_told(tell):
             ended = Ended(run, train(run, storage, watch=_every(INTERVAL, tell), stop=stop))
@@ -230,4 +231,4 @@ def _end_with_the_parent() -> None:
 
 
 def _work(run: Run, storage: Storage, measures: Measures) -> Ended:
-    return Ended(run, []) if _stop.is_set() else _train(run, storage, measures, _queue.put, _stop.is_set)
+    return Ended(run, []) if _stop.is_set() else train_and_measure(run, storage, measures, _queue.put, _stop.is_set)

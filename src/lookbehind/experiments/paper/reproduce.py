@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
+from lookbehind.experiments.cluster import run_all_on_ray
 from lookbehind.experiments.compare import workers_for
 from lookbehind.experiments.display import cost_of
 from lookbehind.experiments.paper.catalogue import experiment
@@ -38,6 +39,8 @@ class Reproduction:
     """Settings of all runs, NAME=VALUE, where the paper does not say or says two things: weight_decay=5e-4 eta=0.01."""
     jobs: int | None = None
     """Runs at a time; as many as there are cores for if not given."""
+    ray: str | None = None
+    """Train on the Ray cluster at this address (auto: the one on this machine), which shares --out and --data-dir."""
     shard: str | None = None
     """I/N: train the I-th of N parts of the runs, from 1 on, and write nothing: for the jobs of an array."""
     train: bool = True
@@ -133,6 +136,9 @@ def reproduce(
     todo = unfinished(wanted) if wanted.train else []
     for run, _ in todo[:1]:
         load(run, wanted.storage)  # before the processes: data that is missing is told, or fetched, once
+    if wanted.ray is not None and todo:
+        run_all_on_ray(todo, wanted.storage, listen, wanted.ray)
+        todo = []
     groups: dict[tuple[str, ...], list[tuple[Run, Measures]]] = {}
     for run, measures in todo:
         groups.setdefault(measures.measures, []).append((run, measures))
