@@ -7,15 +7,18 @@ machine goes on from its checkpoint.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lookbehind.experiments.pool import INTERVAL, Ended, Notice, Tell, train_and_measure
+from lookbehind.experiments.pool import Ended, Notice, Tell, Told, train_and_measure
 from lookbehind.training.measuring import Measures
+from lookbehind.training.records import read
 from lookbehind.training.run import Run
 from lookbehind.training.train import Progress, Storage
+
+SECONDS = 1.0  # between two looks at how far the runs are
 
 
 def run_all_on_ray(
@@ -34,50 +37,56 @@ def run_all_on_ray(
     """
     try:
         import ray
-        from ray.util.queue import Empty, Queue
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
     except ImportError:
         raise ImportError("--ray needs Ray: pip install 'lookbehind[cluster]'") from None
     own = not ray.is_initialized()
     if own:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     storage = replace(storage, out=Path(storage.out).resolve(), data_dir=Path(storage.data_dir).resolve())
-    # on this machine: it must not be lost with another
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    queue = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
     try:
         begun = {
-            ray.remote(_work)
-            .options(num_cpus=run.threads, max_retries=patience)
-            .remote(run, storage, measures, queue): run
+            ray.remote(_work).options(num_cpus=run.threads, max_retries=patience).remote(run, storage, measures): run
             for run, measures in runs
         }
-        waiting = list(begun)
+        waiting, seen = list(begun), dict[str, int]()
         while waiting:
-            done, waiting = ray.wait(waiting, timeout=INTERVAL)
-            while True:
-                try:
-                    tell(queue.get_nowait())
-                except Empty:
-                    break
+            done, waiting = ray.wait(waiting, timeout=SECONDS)
+            for progress in _progress([begun[one] for one in waiting], storage, seen):
+                tell(progress)
             for one in done:
-                try:
-                    tell(ray.get(one))
-                except ray.exceptions.RayError as error:
-                    words = (
-                        f"{type(error).__name__}: lost with its machine more than {patience} times, or could not start"
-                    )
-                    tell(Ended(begun[one], [], words))
+                for told in _told(ray, one, begun[one], patience):
+                    tell(told)
     finally:
-        queue.shutdown(force=True)
         if own:
             ray.shutdown()
 
 
-def _work(run: Run, storage: Storage, measures: Measures, queue: Any) -> Ended:
-    def tell(told: Any) -> None:
-        # of the steps only the ends of epochs: they all pass through one process
-        if isinstance(told, Notice) or not isinstance(told, Progress) or told.record is not None:
-            queue.put(told)
+def _told(ray: Any, one: Any, run: Run, patience: int) -> list[Told]:
+    """What a finished task has to say."""
+    try:
+        ended, notices = ray.get(one)
+    except ray.exceptions.RayError as error:
+        return [Ended(run, [], f"{type(error).__name__}: lost with its machine more than {patience} times")]
+    return [*notices, ended]
 
-    return train_and_measure(run, storage, measures, tell, lambda: False)
+
+def _progress(runs: Sequence[Run], storage: Storage, seen: dict[str, int]) -> Iterator[Progress]:
+    """The epochs that have ended since the last look, from the records on the shared file system."""
+    for run in runs:
+        try:
+            epochs = [record for record in read(storage.directory(run) / "records.jsonl") if record["event"] == "epoch"]
+        except (OSError, ValueError):
+            continue
+        if len(epochs) > seen.get(run.id, 0):
+            seen[run.id] = len(epochs)
+            whole = int(run.filled.epochs or epochs[-1]["epoch"])
+            yield Progress(run.id, min(epochs[-1]["epoch"], whole), whole, epochs[-1])
+
+
+def _work(run: Run, storage: Storage, measures: Measures) -> tuple[Ended, list[Notice]]:
+    notices: list[Notice] = []
+    keep = notices.append
+    ended = train_and_measure(
+        run, storage, measures, lambda told: keep(told) if isinstance(told, Notice) else None, lambda: False
+    )
+    return ended, notices
