@@ -67,6 +67,10 @@ def test_table_1_has_the_runs_of_the_paper():
     assert sum(len(arms[name].candidates) for name in ours) == 76
     assert set(arms["SAM"].candidates) == {f"sam:rho={rho:g}" for rho in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)}
     assert len(arms["Lookbehind-SAM"].candidates) == 9
+    longer = arms["SAM, 3 times the epochs"].candidates
+    assert longer == ("sam:rho=0.05,epochs=600,milestones=150/300/450",)
+    run = with_overrides(PAPER.task("c10-rn34").settings, longer[0], 0)
+    assert (run.epochs, run.milestones) == (600, (150, 300, 450))
     imagenet = {arm.name: arm for arm in table_1(PAPER.task("in-rn18"), PAPER)}
     assert {c.split("k=")[1][0] for c in imagenet["Lookbehind-SAM"].candidates} == {"2"}
 

@@ -112,6 +112,22 @@ def controls(family: str, task: Task, scale: Scale) -> Iterator[Arm]:
     yield over_k_and_alpha(f"{upper}, first gradient repeated", f"repeat-{family}", task, scale)
 
 
+def same_budget(task: Task, scale: Scale) -> Iterator[Arm]:
+    """SGD, SAM and ASAM for as many gradients as Lookbehind computes with k = 5 (or the k that there is).
+
+    Not in the paper, which compares at an equal number of epochs.
+    """
+    ks = scale.values_of_k(task)
+    k = 5 if 5 in ks else max(ks)
+    for method, cost in (("sgd", 1), ("sam", 2), ("asam", 2)):
+        factor = (k + 1) / cost
+        longer: dict[str, float | str] = {"epochs": str(round((task.settings.epochs or 0) * factor))}
+        if task.settings.milestones:
+            longer["milestones"] = "/".join(str(round(epoch * factor)) for epoch in task.settings.milestones)
+        radii: dict[str, float | str] = {} if method == "sgd" else {"rho": radius(task, method)}
+        yield Arm(f"{method.upper()}, {factor:g} times the epochs", (written(method, **radii, **longer),))
+
+
 def table_1(task: Task, scale: Scale) -> list[Arm]:
     """All rows of table 1, in the order of the paper, with the controls behind them."""
     return [
@@ -119,4 +135,5 @@ def table_1(task: Task, scale: Scale) -> list[Arm]:
         over_k_and_alpha("Lookahead-SGD", "lookahead-sgd", task, scale),
         *(arm for family in FAMILIES for arm in family_of_table_1(family, task, scale)),
         *(arm for family in FAMILIES for arm in controls(family, task, scale)),
+        *same_budget(task, scale),
     ]
