@@ -7,9 +7,18 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
-from pages import HOSTILE, MANY, TYPICAL, measured_page
+from pages import ABOUT, HOSTILE, MANY, TYPICAL, measured_page
+
+from lookbehind.experiments.figures import heatmap_figure
+from lookbehind.experiments.measure_tables import Grid
+from lookbehind.experiments.paper.catalogue import experiment
+from lookbehind.experiments.paper.claims import judged
+from lookbehind.experiments.paper.experiment import Drawing, Output
+from lookbehind.experiments.paper.pages import write_pages
+from lookbehind.experiments.paper.table1 import CLAIMS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
@@ -87,6 +96,35 @@ def test_labels_of_figures_stay_in_view(browser, files, width):
         width,
     )
     assert outside == []
+
+
+def test_a_page_of_the_paper_fits_a_telephone_and_sorts(browser, tmp_path):
+    found = {
+        "Lookbehind-SAM": [5.0, 6.1, 7.0],
+        "SAM": [1.0, 2.0, 3.1],
+        "Multistep-SAM": [1.1, 2.0, 3.0],
+        "SGD": [0.1, 0.2, 0.4],
+    }
+    lines = [[name, f"{values[0]:.2f} ± 0.10", "", "96.27 ± 0.07", HOSTILE, "1,234"] for name, values in found.items()]
+    heads = ["method", "accuracy %", "BatchNorm re-estimated %", "paper, C10 RN-34", "settings", "gradients"]
+    output = Output(
+        tables=[Grid("a task with a long title, and its protocol", "A note.", heads, lines)],
+        drawings=[
+            Drawing("heat", "Heat", "A caption.", heatmap_figure([[1.0, None]], ["k 2", "k 5"], ["alpha 0.5"], "x"))
+        ],
+        verdicts=[("somewhere", judged(claim, found)) for claim in CLAIMS],
+    )
+    about = replace(ABOUT, settings={"scale": "laptop", "runs": "3 of 4 runs finished"})
+    write_pages(tmp_path, experiment("table1"), output, about)
+    for width in (390, 1200):
+        page, asked, said = opened(browser, f"file://{tmp_path}/report.html", width)
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert (len(asked), said) == (1, [])
+    table = page.locator("table:not(.plain)").first
+    table.locator("thead button").nth(1).click()
+    assert table.locator("tbody th").all_inner_texts()[:2] == ["Lookbehind-SAM", "Multistep-SAM"]
+    assert page.locator("text=holds").count() >= 1
 
 
 def column(page, table, number):
