@@ -21,7 +21,7 @@ demo: $(VENV)/.installed
 
 # one torch thread per worker: two workers fill two cores
 test: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n auto --dist loadgroup
+	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.installed
 	$(RUN)/ruff check .

@@ -1,3 +1,14 @@
 import torch
 
 torch.set_num_threads(1)  # tests run in parallel processes
+
+# A file is run by one process, since some have fixtures that take long; so the longest come first.
+LONGEST = ("torchrun", "compare", "resume", "paper", "failures", "huggingface", "cluster", "lightning", "fsdp")
+
+
+def pytest_collection_modifyitems(items):
+    def rank(item):
+        name = item.path.stem.removeprefix("test_")
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+    items.sort(key=rank)

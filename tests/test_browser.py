@@ -21,10 +21,7 @@ from lookbehind.experiments.paper.pages import write_pages
 from lookbehind.experiments.paper.table1 import CLAIMS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install your system's chromium package"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install your system's chromium package")
 PAGES = {"typical": TYPICAL, "many": MANY}
 
 

@@ -15,10 +15,7 @@ from lookbehind.training.measuring import Measures
 from lookbehind.training.run import Run
 from lookbehind.training.train import Storage, train
 
-pytestmark = [
-    pytest.mark.xdist_group("ray"),
-    pytest.mark.filterwarnings("ignore"),  # Ray's own
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,6 @@ OPTIONS = {
     "lookahead-lookbehind": lambda base, **o: lb.Lookahead(lb.LookbehindSAM(base, rho=0.1, k=2, **o), k=2, alpha=0.5),
 }
 
-pytestmark = pytest.mark.xdist_group("ddp")
-
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):

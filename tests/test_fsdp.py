@@ -20,8 +20,6 @@ POLICIES = {
     "kept": lambda: {"reshard_after_forward": False},
 }
 
-pytestmark = pytest.mark.xdist_group("fsdp")
-
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):

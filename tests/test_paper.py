@@ -24,8 +24,6 @@ from lookbehind.experiments.pool import Ended
 from lookbehind.training.run import with_overrides
 from lookbehind.training.train import Storage
 
-pytestmark = pytest.mark.xdist_group("paper")  # one process, for the fixture takes long
-
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):

@@ -54,9 +54,6 @@ def ends(directory):
     return [json.loads(line) for line in (directory / "records.jsonl").read_text().splitlines()]
 
 
-pytestmark = pytest.mark.xdist_group("torchrun")
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The same run with DDP and with FSDP2."""

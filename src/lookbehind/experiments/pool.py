@@ -99,9 +99,10 @@ def _run_in_pool(todo: list[Run], storage: Storage, jobs: int, tell: Tell, measu
 
     pool = ProcessPoolExecutor(min(jobs, len(todo)), context, initializer=_begin, initargs=(queue, stop))
     with pool:
-        with _ignoring_interrupts():  # the workers inherit it: else Ctrl-C would end them while they start
-            waiting: dict[Future[Ended], Run] = {pool.submit(_work, run, storage, measures): run for run in todo}
+        waiting: dict[Future[Ended], Run] = {}
         try:
+            with _interrupts_held_back():  # the workers inherit it: else Ctrl-C would end them while they start
+                waiting |= {pool.submit(_work, run, storage, measures): run for run in todo}
             while waiting:
                 _pass_on(queue, listen)
                 for future in [f for f in waiting if f.done()]:
@@ -187,8 +188,18 @@ def _handling_interrupts(handler: Any, *signals: signal.Signals) -> Iterator[Non
             signal.signal(number, old)
 
 
-def _ignoring_interrupts() -> Any:
-    return _handling_interrupts(signal.SIG_IGN, signal.SIGINT)
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A Ctrl-C inside this ``with`` comes at its end; processes that are started inside never see one."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows: there it would be lost
+        with _handling_interrupts(signal.SIG_IGN, signal.SIGINT):
+            yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
