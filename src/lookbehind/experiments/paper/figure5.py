@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from lookbehind.experiments.drawing import looks
-from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Drawing, Experiment, Output
+from lookbehind.experiments.paper.experiment import Experiment, Output
 from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, written
 from lookbehind.experiments.paper.scales import Scale, Task
-from lookbehind.experiments.paper.tables import line_over
+from lookbehind.experiments.paper.tables import draw_curves
 
 METHODS = {"Multistep": False, "Lookahead": True, "Lookbehind": True}
 """Whether they have an alpha."""
@@ -46,15 +44,17 @@ def show(findings: Findings) -> Output:
             for method in METHODS:
                 found = {float(k): findings.best(task, _at(method, family, k, findings.scale), by) for k in ks}
                 curves[f"{method}-{family.upper()}"] = found
-            lines = [line for name, points in curves.items() if (line := line_over(name, points, key)) is not None]
-            if not lines or base is None:
-                continue
-            figure = curves_figure(lines, looks(list(curves)), "k", "accuracy %")
-            caption = (
-                f"{task.title}; default rho, the best alpha at every k. Mean over seeds, band from least to greatest."
+            drawn = draw_curves(
+                output,
+                curves,
+                key,
+                name=f"figure5-{task.key}-{family}",
+                title=f"Accuracy over k, {family.upper()} methods",
+                caption=f"{task.title}; default rho, the best alpha at every k. Mean over seeds, and their range.",
+                xlabel="k",
             )
-            name = f"figure5-{task.key}-{family}"
-            output.drawings.append(Drawing(name, f"Accuracy over k, {family.upper()} methods", caption, figure))
+            if not drawn or base is None:
+                continue
             values = {family.upper(): base.values(key)}
             row = f"Lookbehind-{family.upper()}"
             cells = {f"{row}, k {k:g}": cell for k, cell in curves[row].items() if cell is not None}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from lookbehind.experiments.drawing import looks
-from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Drawing, Experiment, Output
+from lookbehind.experiments.paper.experiment import Experiment, Output
 from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, radius, rows_at_radius
 from lookbehind.experiments.paper.scales import Scale, Task
-from lookbehind.experiments.paper.tables import line_over
+from lookbehind.experiments.paper.tables import draw_curves
 
 
 def arms(task: Task, scale: Scale) -> list[Arm]:
@@ -34,13 +32,15 @@ def show(findings: Findings) -> Output:
                 rho = radius(task, family, factor)
                 for arm in rows_at_radius(family, task, findings.scale, rho):
                     curves.setdefault(arm.name, {})[rho] = findings.best(task, arm, by)
-            lines = [line for name, points in curves.items() if (line := line_over(name, points, key)) is not None]
-            if not lines:
-                continue
-            figure = curves_figure(lines, looks(list(curves)), "rho", "accuracy %")
-            caption = f"{task.title}; the best k and alpha at every rho. Mean over seeds, band from least to greatest."
-            name = f"figure6-{task.key}-{family}"
-            output.drawings.append(Drawing(name, f"Accuracy over rho, {upper} methods", caption, figure))
+            draw_curves(
+                output,
+                curves,
+                key,
+                name=f"figure6-{task.key}-{family}",
+                title=f"Accuracy over rho, {upper} methods",
+                caption=f"{task.title}; the best k and alpha at every rho. Mean over seeds, and their range.",
+                xlabel="rho",
+            )
             for rho in next(iter(curves.values())):
                 there = {name: cell for name, points in curves.items() if (cell := points[rho]) is not None}
                 values = {name: cell.values(key) for name, cell in there.items()}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from lookbehind.experiments.drawing import looks
-from lookbehind.experiments.figures import curves_figure
-from lookbehind.experiments.paper.experiment import Drawing, Experiment, Output
+from lookbehind.experiments.paper.experiment import Experiment, Output
 from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, written
 from lookbehind.experiments.paper.scales import Scale, Task
-from lookbehind.experiments.paper.tables import line_over
+from lookbehind.experiments.paper.tables import draw_curves
 
 
 def _epochs(task: Task, scale: Scale) -> list[int]:
@@ -55,12 +53,15 @@ def show(findings: Findings) -> Output:
                         arm = _switching(family, k, epoch, findings.scale, lookbehind_first=first)
                         points[float(epoch)] = findings.best(task, arm, by)
                     curves[name] = {**points, whole: always if first else plain}
-            lines = [line for name, points in curves.items() if (line := line_over(name, points, key)) is not None]
-            if lines:
-                figure = curves_figure(lines, looks(list(curves)), "epoch of the switch", "accuracy %")
-                caption = f"{task.title}; default rho, the best alpha for each point. Mean over seeds."
-                name = f"figure8-{task.key}-{family}"
-                output.drawings.append(Drawing(name, f"Switching between {upper} and Lookbehind", caption, figure))
+            draw_curves(
+                output,
+                curves,
+                key,
+                name=f"figure8-{task.key}-{family}",
+                title=f"Switching between {upper} and Lookbehind",
+                caption=f"{task.title}; default rho, the best alpha for each point. Mean over seeds.",
+                xlabel="epoch of the switch",
+            )
     return output
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from lookbehind.experiments.drawing import looks
-from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Drawing, Experiment, Output
+from lookbehind.experiments.paper.experiment import Experiment, Output
 from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, radius, written
 from lookbehind.experiments.paper.scales import Scale, Task
-from lookbehind.experiments.paper.tables import line_over
+from lookbehind.experiments.paper.tables import draw_curves
 
 KINDS = ("reach rho, no interpolation", "reach k rho", "reach k rho, adaptive alpha")
 
@@ -39,13 +37,15 @@ def show(findings: Findings) -> Output:
                 kind: {float(k): findings.best(task, _arm(kind, family, k, task, findings.scale), by) for k in ks}
                 for kind in KINDS
             }
-            lines = [line for name, points in curves.items() if (line := line_over(name, points, key)) is not None]
-            if not lines:
-                continue
-            figure = curves_figure(lines, looks(list(curves)), "k", "accuracy %")
-            caption = f"{task.title}; default rho. Mean over seeds, band from least to greatest."
-            name = f"figure9-{task.key}-{family}"
-            output.drawings.append(Drawing(name, f"Reach of the climb, Lookbehind-{family.upper()}", caption, figure))
+            draw_curves(
+                output,
+                curves,
+                key,
+                name=f"figure9-{task.key}-{family}",
+                title=f"Reach of the climb, Lookbehind-{family.upper()}",
+                caption=f"{task.title}; default rho. Mean over seeds, and their range.",
+                xlabel="k",
+            )
             for k in ks:
                 there = {kind: cell for kind, points in curves.items() if (cell := points[float(k)]) is not None}
                 claim = Claim(

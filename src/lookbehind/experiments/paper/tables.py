@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from lookbehind.experiments.differences import Line
+from lookbehind.experiments.drawing import looks
+from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Output
+from lookbehind.experiments.paper.experiment import Drawing, Output
 from lookbehind.experiments.paper.findings import REPORTED, Cell, Findings, chosen
 from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.numbers import Numbers
@@ -71,3 +73,21 @@ def line_over(name: str, points: Mapping[float, Cell | None], key: str | Callabl
         return None
     xs, values = [x for x, _ in kept], [v for _, v in kept]
     return Line(name, xs, [*map(fmean, values)], [*map(min, values)], [*map(max, values)])
+
+
+def draw_curves(
+    output: Output,
+    curves: Mapping[str, Mapping[float, Cell | None]],
+    key: str,
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    xlabel: str,
+) -> bool:
+    """Add a figure with a curve of accuracies for each name; False where there is nothing to draw."""
+    lines = [line for label, points in curves.items() if (line := line_over(label, points, key)) is not None]
+    if lines:
+        figure = curves_figure(lines, looks(list(curves)), xlabel, "accuracy %")
+        output.drawings.append(Drawing(name, title, caption, figure))
+    return bool(lines)
