@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -423,7 +424,11 @@ def test_an_interrupt_stops_it_and_the_same_command_goes_on(tmp_path):
 
     def start() -> subprocess.Popen:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+        # a shell starts what it runs in the background with Ctrl-C ignored, and tests may be run so
+        heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True, preexec_fn=heeding
+        )
 
     process = start()
     waited_for(lambda: any((out / "runs").glob("lookbehind*/records.jsonl")))
