@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from lookbehind.optim.lookahead import Lookahead
-from lookbehind.optim.passes import _InPlaceOfAClosure, given
+from lookbehind.optim.passes import InPlaceOfAClosure, given
 from lookbehind.optim.sharpness_aware import SharpnessAware
 
 try:
@@ -63,7 +63,7 @@ def accelerated_step(accelerator: Accelerator, optimizer: AcceleratedOptimizer, 
     if accelerator.scaler is None or isinstance(closure, given):
         optimizer.step(closure)
         return None if climber.last is None else climber.last.clean_loss
-    if isinstance(closure, _InPlaceOfAClosure | list | tuple):
+    if isinstance(closure, InPlaceOfAClosure | list | tuple):
         raise TypeError(
             f"{type(closure).__name__}(...) with a GradScaler: Accelerate has to see the first gradient before the "
             "step; give a plain closure, or use bf16, which needs no scaler"

@@ -20,7 +20,6 @@ from torch.optim import Optimizer
 from lookbehind.optim.clipping import clip_norm
 from lookbehind.optim.lookahead import Lookahead
 from lookbehind.optim.passes import given
-from lookbehind.optim.scaling import Scaling
 from lookbehind.optim.sharpness_aware import SharpnessAware
 from lookbehind.optim.wrapper import all_parameters
 
@@ -116,8 +115,7 @@ class SharpnessAwareTrainer(Trainer):
         scaler = self.accelerator.scaler
         if optimizer.scaler is not None and optimizer.scaler is not scaler:
             raise ValueError("scaler=: leave it away; the optimizer gets the Trainer's own GradScaler")
-        if scaler is not None and scaler.is_enabled():
-            optimizer._scaling = Scaling(scaler)
+        optimizer.scaler = scaler
         optimizer.register_step_pre_hook(self._arguments_of_step)
         return optimizer
 

@@ -29,17 +29,21 @@ HOW_TO_WRITE_A_CLOSURE = """\
     loss = optimizer.step(closure)"""
 
 
-class _InPlaceOfAClosure:
-    """Callable, because training frameworks insist on that; but only an optimizer of this package can evaluate it."""
+class InPlaceOfAClosure:
+    """What ``step`` takes instead of a closure.
+
+    Callable, because training frameworks insist on that; but only an optimizer of this package can evaluate it.
+    """
 
     def __call__(self) -> NoReturn:
+        """Refuse: whoever calls it takes it for a plain closure."""
         raise TypeError(
             f"{type(self).__name__}(...) was called like a plain closure: only the optimizers of lookbehind can "
             "evaluate it; pass it to their step()"
         )
 
 
-class switching(_InPlaceOfAClosure):  # noqa: N801, used like a function
+class switching(InPlaceOfAClosure):  # noqa: N801, used like a function
     """A new minibatch per ascent step: the i-th closure gives the ascent gradient of step i and its descent gradient.
 
     Nothing can be reused, so a step costs ``2k`` evaluations on ``k`` minibatches. A bare list is short for it.
@@ -54,7 +58,7 @@ class switching(_InPlaceOfAClosure):  # noqa: N801, used like a function
         self.closures = tuple(_plain(closure, "switching") for closure in closures)
 
 
-class micro_batches(_InPlaceOfAClosure):  # noqa: N801, used like a function
+class micro_batches(InPlaceOfAClosure):  # noqa: N801, used like a function
     """m-SAM: every micro-batch climbs its own chain; the i-th gradients are averaged, weighted by micro-batch size.
 
     Example:
@@ -74,7 +78,7 @@ class micro_batches(_InPlaceOfAClosure):  # noqa: N801, used like a function
         )
 
 
-class given(_InPlaceOfAClosure):  # noqa: N801, used like a function
+class given(InPlaceOfAClosure):  # noqa: N801, used like a function
     """The first forward and backward have been run already (as training frameworks do): their loss, and the closure.
 
     The gradients at the weights themselves are expected in ``p.grad``.
@@ -93,7 +97,7 @@ class given(_InPlaceOfAClosure):  # noqa: N801, used like a function
 
 
 def _plain(closure: Any, user: str) -> Closure:
-    if isinstance(closure, _InPlaceOfAClosure):
+    if isinstance(closure, InPlaceOfAClosure):
         raise TypeError(f"{user}({type(closure).__name__}(...)): these two cannot be combined; give a plain closure")
     if not callable(closure):
         raise TypeError(

@@ -159,7 +159,7 @@ def with_overrides(settings: Settings, text: str, seed: int) -> Run:
             raise ValueError(f"method={text!r}: {key} is not a setting of a method{hint}")
         if key == "rho" and ascents == {"asam"}:
             key = "asam_rho"  # the method's own radius
-        values[key] = _parsed(key, value, kinds[key])
+        values[key] = setting_from_text(key, value, kinds[key])
         own.append(key)
     run = Run(**values, method=name, seed=seed)
     if unread := [key for key in own if key not in run.identity]:
@@ -167,7 +167,7 @@ def with_overrides(settings: Settings, text: str, seed: int) -> Run:
     return run
 
 
-def _parsed(key: str, value: str, kind: str) -> Any:
+def setting_from_text(key: str, value: str, kind: str) -> Any:
     """A setting from its text, by the kind of the field."""
     if kind.startswith("bool"):
         one_of(key, value, ("true", "false"))

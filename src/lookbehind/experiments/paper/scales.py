@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from lookbehind.training.measuring import Measures
-from lookbehind.training.run import _parsed
+from lookbehind.training.run import setting_from_text
 from lookbehind.training.settings import Settings
 
 
@@ -175,6 +175,6 @@ def changed(scale: Scale, words: Sequence[str]) -> Scale:
         key = key.replace("-", "_")
         if not equals or key not in kinds:
             raise ValueError(f"change={word!r}: give NAME=VALUE with the name of a setting, such as weight_decay=5e-4")
-        values[key] = _parsed(key, value, kinds[key])
+        values[key] = setting_from_text(key, value, kinds[key])
     tasks = tuple(replace(task, settings=replace(task.settings, **values)) for task in scale.tasks)
     return replace(scale, tasks=tasks)
