@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from problems import ASCENTS, CLIMBING, METHODS, batch, closure_for, distance, net, same, sgd, train, values
+from problems import ASCENTS, CLIMBING, METHODS, batch, closure_for, distance, loss_of, net, same, sgd, train, values
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -200,19 +200,22 @@ def no_host_reads(monkeypatch, allowed):
         yield
 
 
-def traced_step(method, monkeypatch, *, nonfinite, count):
+def traced_step(method, monkeypatch, *, nonfinite, count, scaler=None):
     model = net(torch.float32)
     allowed = {"inside": False, "count": count}
     base = torch.optim.AdamW(model.named_parameters(), lr=0.01)
     optimizer = METHODS[method](base)
-    (optimizer.base if method == "lookahead-lookbehind" else optimizer).nonfinite = nonfinite
+    climber = optimizer.base if method == "lookahead-lookbehind" else optimizer
+    climber.nonfinite, climber.scaler = nonfinite, scaler
     base.register_step_pre_hook(lambda *_: allowed.update(inside=True))
     base.register_step_post_hook(lambda *_: allowed.update(inside=False))
-    inner = closure_for(model, batch(dtype=torch.float32))
+    data = batch(dtype=torch.float32)
 
     def closure():
         allowed["inside"] = True
-        loss = inner()
+        model.zero_grad()
+        loss = loss_of(model, data)
+        (loss if scaler is None else scaler.scale(loss)).backward()
         allowed["inside"] = False
         return loss
 
@@ -232,6 +235,15 @@ def test_with_propagate_nothing_of_ours_reads_a_tensor_on_the_host(method, monke
 @pytest.mark.parametrize("method", CLIMBING)
 def test_the_check_costs_one_host_read_per_evaluation(method, monkeypatch):
     optimizer, reads = traced_step(method, monkeypatch, nonfinite="raise", count=True)
+    assert len(reads) == optimizer.evaluations
+
+
+@pytest.mark.parametrize("nonfinite", ["raise", "propagate"])
+@pytest.mark.parametrize("method", CLIMBING)
+def test_with_a_scaler_it_is_one_host_read_per_evaluation_too(method, nonfinite, monkeypatch):
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    optimizer, reads = traced_step(method, monkeypatch, nonfinite=nonfinite, count=True, scaler=scaler)
+    assert optimizer.skipped == 0
     assert len(reads) == optimizer.evaluations
 
 

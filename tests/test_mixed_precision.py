@@ -10,9 +10,9 @@ from problems import batch, closure_for, distance, loss_of, net, same, sgd, valu
 from torch.amp import GradScaler
 
 import lookbehind as lb
+from lookbehind.training.loop import Training
 from lookbehind.training.run import Run
-from lookbehind.training.train import Storage
-from lookbehind.training.train import train as train_run
+from lookbehind.training.train import Storage, load
 
 SCALED = {
     "sam": lambda base, **o: lb.SAM(base, rho=0.1, **o),
@@ -111,6 +111,7 @@ def test_a_loss_that_is_not_finite_is_no_overflow():
     inputs, targets = batch(dtype=torch.float32)
     with pytest.raises(lb.NonFiniteError, match="evaluation 1 of the step: loss nan"):
         optimizer.step(scaled_closure(model, (inputs * float("nan"), targets), scaler))
+    assert scaler.get_scale() == 2.0**16
     optimizer.step(scaled_closure(model, (inputs, targets), scaler))  # and the scaler works on
     assert not optimizer.last.skipped
 
@@ -294,8 +295,16 @@ def test_another_optimizer_in_the_middle_of_its_step_is_not_unscaled_twice():
         optimizer.step(scaled_closure(two, batch(dtype=torch.float32), scaler))
 
 
-def test_training_goes_on_after_an_overflow(tmp_path):
+def test_training_goes_on_after_an_overflow():
     """Also of a method that has an alpha, which a skipped step has not."""
     run = Run(method="lookbehind-sam", k=2, precision="fp16", lr=20.0, epochs=2, batch_size=100)
-    records = train_run(run, Storage(out=tmp_path))
-    assert records[-1]["event"] == "end"
+    training = Training(run, load(run, Storage()))
+    scale, records = training.scaler.get_scale(), []
+    while not training.finished:
+        training.train_epoch(lambda: True)
+        records.append(training.epoch_record())
+    skipped = training.optimizer.skipped
+    assert 0 < skipped < training.step == 6
+    assert training.scaler.get_scale() == scale / 2**skipped
+    assert [record["alpha"] for record in records] == [0.5, 0.5]  # over the steps that were taken
+    assert training.end_record(records)["diverged"] is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -73,16 +74,16 @@ class Treatment:
             self.clip(self._gradients())
 
     def _check(self, loss: Loss | None, shown: Loss | None, norm: Tensor, scaled: Tensor, where: str) -> None:
-        if self.scaling is None:
-            if self.check:
-                check_finite(loss, norm, scaled, where, shown)
+        if self.scaling is None and not self.check:
             return
-        # without a check for overflow the scaler would be of no use; a loss that is not finite is no overflow
-        if self.check and loss is not None:
-            check_finite(loss, torch.zeros_like(norm), torch.zeros_like(norm), where, shown)
+        # overflows are looked for in any case: else the scaler would be of no use
+        deciding = loss if self.check else None
         try:
-            check_finite(None, norm, scaled, where, shown)
+            check_finite(deciding, norm, scaled, where, shown)
         except NonFiniteError as error:
+            # a loss that is not finite is no overflow: a lower scale would not mend it
+            if self.scaling is None or (deciding is not None and not math.isfinite(deciding)):
+                raise
             self.scaling.tell_overflow(norm.device)
             raise Overflowed(str(error)) from None
 
