@@ -164,3 +164,14 @@ def test_every_process_needs_a_part_of_every_minibatch(monkeypatch):
         ValueError, match="2 processes, but the smallest minibatch has 1 image: give another --batch-size"
     ):
         loop.Training(run, load(run, Storage()))
+
+
+def test_a_checkpoint_of_another_number_of_processes_is_refused():
+    run = Run()
+    training = loop.Training(run, load(run, Storage()))
+    state = training.state()
+    state["ranks"] *= 2
+    before = training.weights()
+    with pytest.raises(ValueError, match=r"a checkpoint of 2 processes, but now there are 1: .* start as many"):
+        training.load(state)
+    assert all(torch.equal(value, before[name]) for name, value in training.weights().items())

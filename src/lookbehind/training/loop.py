@@ -249,7 +249,6 @@ class Training:
     def scores(self) -> Record:
         """Loss and accuracy on all parts of the data, and on the test images with BatchNorm re-estimated."""
         parts = self.parts
-        self.team.agree_on_statistics(self.model)
         found = self._measured("train", parts.train) | self._measured("validation", parts.validation)
         found |= self._measured("test", parts.test)
         # in random order: with a class per minibatch, as files are sorted, variances would be those within a class
@@ -291,6 +290,11 @@ class Training:
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on where :meth:`state` was taken."""
+        if len(state["ranks"]) != self.team.world:
+            raise ValueError(
+                f"a checkpoint of {len(state['ranks'])} processes, but now there are {self.team.world}: each goes on "
+                "with its own sums and random numbers, so start as many as before"
+            )
         self.step, self.evaluations, self.seconds = state["step"], state["evaluations"], state["seconds"]
         self.diverged = state["diverged"]
         load_model(self.model, state["model"], sharded=self.sharded)
@@ -299,14 +303,11 @@ class Training:
         load_optimizer(self.model, self.optimizer, state["optimizer"], sharded=self.sharded)
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
-        if len(state["ranks"]) == self.team.world:
-            own = state["ranks"][self.team.rank]
-            self.tally.load(own["tally"])
-            torch.set_rng_state(own["rng"].cpu())
-            if own["cuda_rng"] and torch.cuda.is_available():
-                torch.cuda.set_rng_state_all([s.cpu() for s in own["cuda_rng"]])
-        elif self.team.first:  # another number of processes: sums are kept, dropout goes on with other masks
-            self.tally.load_sum([own["tally"] for own in state["ranks"]])
+        own = state["ranks"][self.team.rank]
+        self.tally.load(own["tally"])
+        torch.set_rng_state(own["rng"].cpu())
+        if own["cuda_rng"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all([s.cpu() for s in own["cuda_rng"]])
 
     def weights(self) -> dict[str, Any]:
         """The network to keep; every process takes part, the first one's is complete."""

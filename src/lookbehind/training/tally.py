@@ -65,10 +65,3 @@ class Tally:
         self._sums.copy_(state["sums"])
         self._images = state["images"]
         self._alpha_sum, self._alpha_count = state["alpha"]
-
-    def load_sum(self, states: list[dict[str, Any]]) -> None:
-        """From the checkpoint of several processes."""
-        self.load(states[0])
-        for state in states[1:]:
-            self._sums += state["sums"].to(self._sums)
-            self._images += state["images"]
