@@ -146,6 +146,9 @@ def test_a_damaged_file_of_measures_is_made_again(finished):
         ({"sigmas": (-1.0,)}, "sigma=-1.0"),
         ({"images": 0}, "images=0"),
         ({"radii": (0.0,)}, "radius=0.0: give a number above 0"),
+        ({"radii": 0.05}, r"radii=0.05: give several in a tuple, such as radii=\(0.05,\)"),
+        ({"sigmas": 1}, r"sigmas=1: give several in a tuple"),
+        ({"bits": 8}, r"bits=8: give several in a tuple"),
         ({"radii": ()}, "radii=\\(\\): give at least one"),
         ({"bits": (1,)}, "bits=1: give an integer from 2 to 24"),
         ({"places": 4}, "places=4: give an odd number"),
@@ -156,7 +159,7 @@ def test_a_damaged_file_of_measures_is_made_again(finished):
     ],
 )
 def test_wrong_measures_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, TypeError), match=words):
         Measures(**arguments)
 
 

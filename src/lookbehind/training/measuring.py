@@ -78,6 +78,8 @@ class Measures:
             finished_files(self.towards)
             measures = tuple(dict.fromkeys((*measures, "towards")))
         object.__setattr__(self, "measures", measures)
+        for name in LEVELS:
+            object.__setattr__(self, name, several(name, getattr(self, name)))
         for name in ("minibatch", "draws", "eigenvalues"):
             count(name, getattr(self, name))
         if count("places", self.places, at_least=3) % 2 == 0:
@@ -93,8 +95,8 @@ class Measures:
             positive("radius", radius)
         positive("reach", self.reach)
         for name in LEVELS:
-            levels = sorted(set(several(name, getattr(self, name))), reverse=name == "bits")
-            object.__setattr__(self, name, tuple(levels))
+            # in order, since the settings decide whether something was measured before
+            object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)), reverse=name == "bits")))
 
     def settings(self, name: str, directory: Path) -> dict[str, Any]:
         """What the result of a measure of a run depends on."""
