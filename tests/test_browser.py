@@ -16,9 +16,10 @@ from lookbehind.experiments.figures import heatmap_figure
 from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.paper.catalogue import experiment
 from lookbehind.experiments.paper.claims import judged
-from lookbehind.experiments.paper.experiment import Drawing, Output
+from lookbehind.experiments.paper.experiment import Output
 from lookbehind.experiments.paper.pages import write_pages
 from lookbehind.experiments.paper.table1 import CLAIMS
+from lookbehind.experiments.pictures import Picture
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install your system's chromium package")
@@ -106,8 +107,8 @@ def test_a_page_of_the_paper_fits_a_telephone_and_sorts(browser, tmp_path):
     heads = ["method", "accuracy %", "BatchNorm re-estimated %", "paper, C10 RN-34", "settings", "gradients"]
     output = Output(
         tables=[Grid("a task with a long title, and its protocol", "A note.", heads, lines)],
-        drawings=[
-            Drawing("heat", "Heat", "A caption.", heatmap_figure([[1.0, None]], ["k 2", "k 5"], ["alpha 0.5"], "x"))
+        pictures=[
+            Picture("heat", "Heat", "A caption.", heatmap_figure([[1.0, None]], ["k 2", "k 5"], ["alpha 0.5"], "x"))
         ],
         verdicts=[("somewhere", judged(claim, found)) for claim in CLAIMS],
     )

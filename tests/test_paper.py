@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from lookbehind import cli
 from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.paper import numbers
 from lookbehind.experiments.paper.catalogue import IDS, experiment
-from lookbehind.experiments.paper.claims import Claim, judged, pooled_error, quantile
+from lookbehind.experiments.paper.claims import Claim, Comparison, judged, pooled_error, quantile
 from lookbehind.experiments.paper.findings import Findings, Outcome
-from lookbehind.experiments.paper.grid import Arm, radius, table_1
-from lookbehind.experiments.paper.pages import latex
+from lookbehind.experiments.paper.grid import Arm, in_words, radius, table_1
+from lookbehind.experiments.paper.pages import interval, latex, verdict_lines
 from lookbehind.experiments.paper.reproduce import Reproduction, reproduce, runs_of, unfinished
 from lookbehind.experiments.paper.scales import LAPTOP, PAPER, SMOKE, changed
 from lookbehind.experiments.paper.table10 import part
@@ -83,6 +84,34 @@ def test_the_laptop_scale_is_what_the_facts_prescribe():
         30,
     )
     assert (run.lr, run.schedule, run.weight_decay) == (0.05, "cosine", 5e-4)
+
+
+@pytest.mark.parametrize("name", ["figure1", "figure3", "figure6", "figure8", "table9"])
+def test_what_varies_something_else_already_has_few_alphas(name):
+    def alphas(scale):
+        task = scale.tasks[0]
+        candidates = [one for arm in experiment(name).arms(task, scale) for one in arm.candidates]
+        found = {with_overrides(task.settings, one, 0).alpha for one in candidates if "alpha=" in one}
+        return {alpha for alpha in found if alpha != "adaptive"}
+
+    assert alphas(LAPTOP) == alphas(SMOKE) == {0.5}
+    assert alphas(PAPER) == {0.2, 0.5, 0.8}
+
+
+def test_captions_say_what_was_searched(smoke):
+    assert in_words(k=(2, 5), alpha=(0.5, 0.8)) == "the best k and alpha"
+    assert in_words(k=(2, 5), alpha=(0.5,)) == "the best k, alpha 0.5"
+    assert in_words(alpha=(0.5,)) == "alpha 0.5"
+    _, pages, _ = smoke
+    for name, words in (
+        ("figure1", "; k 2, alpha 0.5."),
+        ("figure3", "; k 2, alpha 0.5, the least sharp"),
+        ("figure5", "default rho, the best alpha at every k"),
+        ("figure6", "; k 2, alpha 0.5 at every rho"),
+        ("figure8", "default rho, alpha 0.5 at every point"),
+    ):
+        for figure in json.loads((pages[name] / "results.json").read_text())["figures"]:
+            assert words in figure["caption"]
 
 
 def test_experiments_share_their_runs(smoke):
@@ -152,10 +181,89 @@ def test_verdicts():
     assert (one_seed.verdict, one_seed.comparisons[0].margin) == ("not resolved", None)
 
 
-def outcome(task, candidate, seed, **end):
+def test_a_verdict_in_lines():
+    table = {"good": [5.0, 6.1, 7.0], "base": [1.0, 2.0, 3.1], "same": [1.1, 2.0, 3.0]}
+    (alone,) = verdict_lines("here", judged(Claim("good is above base", ("good",), ("base",)), table))
+    assert list(alone) == ["claim", "where", "difference", "verdict"]
+    assert (alone["claim"], alone["where"], alone["verdict"]) == ("good is above base", "here", "holds")
+    assert alone["difference"].startswith("+4.00 ± 0.")
+    whole, *rest = verdict_lines("here", judged(Claim("good is best", ("good",), ("base", "same")), table))
+    assert (whole["difference"], whole["verdict"]) == ("", "holds (2 holds)")
+    assert [line["where"] for line in rest] == ["good against base", "good against same"]
+    assert [line["difference"][:5] for line in rest] == ["+4.00", "+4.00"]
+    (nothing,) = verdict_lines("here", judged(Claim("", ("absent",), ("base",)), table))
+    assert (nothing["difference"], nothing["verdict"]) == ("", "not resolved")
+
+
+@pytest.mark.parametrize(
+    ("difference", "margin", "words"),
+    [
+        (0.513, 0.274, "+0.51 ± 0.27"),
+        (-12.0, 3.456, "\N{MINUS SIGN}12.00 ± 3.46"),
+        (0.00123, 0.00046, "+0.00123 ± 0.00046"),
+        (0.513, None, "+0.51"),
+        (0.0, 0.0, "0.00 ± 0.00"),
+        (None, None, "\N{EN DASH}"),
+    ],
+)
+def test_a_difference_has_the_digits_that_its_margin_knows(difference, margin, words):
+    assert interval(Comparison("a", "b", difference, margin)) == words
+
+
+def outcome(task, candidate, seed, epochs=(), **end):
     run = with_overrides(task.settings, candidate, seed)
     record = {"event": "end", "diverged": False, "gradient_evaluations": 100, **end}
-    return run.id, Outcome(run, [record], {})
+    return run.id, Outcome(run, [*epochs, record], {})
+
+
+def test_figure_8_judges_in_which_half_lookbehind_gains_more():
+    task = LAPTOP.tasks[0]  # 30 epochs, switches after 8, 15 and 22
+    means = {"sam:rho=0.05": 60.0}
+    for k, gain in ((2, 5.0), (5, -5.0)):
+        means[f"lookbehind-sam:k={k},alpha=0.5"] = 66.0
+        for epoch in (8, 15, 22):
+            means[f"lookbehind-sam+sam@{epoch}:k={k},alpha=0.5"] = 65.0 + (gain if epoch == 15 else 0)
+            means[f"sam+lookbehind-sam@{epoch}:k={k},alpha=0.5"] = 65.0
+    known = dict(
+        outcome(task, candidate, seed, validation_accuracy=mean, test_accuracy=mean + seed + 0.1 * (seed * i % 3))
+        for i, (candidate, mean) in enumerate(means.items())
+        for seed in range(3)
+    )
+    output = experiment("figure8").show(Findings(LAPTOP, range(3), (task,), known))
+    assert [(where, found.claim.text, found.verdict) for where, found in output.verdicts] == [
+        (
+            f"{task.title}; switch after epoch 15",
+            f"k {k}: Lookbehind for the first half, then SAM, is above SAM for the first half, then Lookbehind",
+            verdict,
+        )
+        for k, verdict in ((2, "holds"), (5, "contradicted"))
+    ]
+    early, late = (f"{order}@15:k=2,alpha=0.5" for order in ("lookbehind-sam+sam", "sam+lookbehind-sam"))
+    values = [[known[with_overrides(task.settings, one, seed).id].end["test_accuracy"] for seed in range(3)]
+              for one in (early, late)]  # fmt: skip
+    (comparison,) = output.verdicts[0][1].comparisons
+    assert (comparison.row, comparison.other) == (early, late)
+    assert comparison.difference == pytest.approx(np.mean(values[0]) - np.mean(values[1]))
+
+
+def test_figure_10_judges_alpha_over_k():
+    task = LAPTOP.tasks[0]
+    known = {}
+    for family, higher in (("sam", 2), ("asam", 5)):
+        for k in (2, 5):
+            for seed in range(3):
+                alpha = (0.7 if k == higher else 0.5) + 0.01 * seed + 0.001 * (k * seed % 3)
+                epochs = [{"event": "epoch", "epoch": 1, "alpha": alpha}]
+                known |= [outcome(task, f"lookbehind-{family}:k={k},alpha=adaptive", seed, epochs, alpha=alpha)]
+    output = experiment("figure10").show(Findings(LAPTOP, range(3), (task,), known))
+    assert {found.claim.text for _, found in output.verdicts} == {
+        "alpha, averaged over the training, is lower for a larger k"
+    }
+    assert [(where, found.verdict) for where, found in output.verdicts] == [
+        (f"{task.title}, SAM", "holds"),
+        (f"{task.title}, ASAM", "contradicted"),
+    ]
+    assert len(output.pictures) == 2
 
 
 def test_settings_are_chosen_by_either_protocol_and_a_diverged_seed_is_out():
@@ -223,6 +331,9 @@ def test_every_experiment_has_its_page(smoke, name):
     page = (out / "report.html").read_text()
     assert "None" not in page.replace("None of", "")
     assert page.count("<svg") == len(found["figures"])
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert not any("." in one for one in ids)
     for drawing in found["figures"]:
         assert (out / "figures" / f"{drawing['name']}.pdf").read_bytes().startswith(b"%PDF")
         assert (out / "figures" / f"{drawing['name']}.svg").exists()

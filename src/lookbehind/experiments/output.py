@@ -15,7 +15,7 @@ import torch
 
 from lookbehind.data.files import written_whole
 from lookbehind.experiments.markdown import markdown
-from lookbehind.experiments.pictures import NAMES, pictures
+from lookbehind.experiments.pictures import NAMES, Picture, pictures
 from lookbehind.experiments.report import About, render
 from lookbehind.experiments.results import Curve, Row
 
@@ -27,11 +27,21 @@ def write_results(out: Path, about: About, rows: Sequence[Row], curves: Mapping[
         drawn = pictures(rows, curves)
         files["results.md"] = markdown(about, rows)
         files["report.html"] = render(about, rows, drawn)
-        files |= {f"figures/{one.name}.{kind}": content for one in drawn for kind, content in one.files.items()}
-    (out / "figures").mkdir(parents=True, exist_ok=True)
+        files |= figure_files(drawn)
+    write_files(out, files)
     for old in (out / "figures").iterdir():  # of an earlier call with other measures
         if old.stem in NAMES and f"figures/{old.name}" not in files:
             old.unlink()
+
+
+def figure_files(pictures: Sequence[Picture]) -> dict[str, bytes]:
+    """The files of all figures by their names."""
+    return {f"figures/{one.name}.{kind}": content for one in pictures for kind, content in one.files.items()}
+
+
+def write_files(out: Path, files: Mapping[str, str | bytes]) -> None:
+    """Write files by their names below a directory; each is whole or not there."""
+    (out / "figures").mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         with written_whole(out / name) as file:
             # a path may not be Unicode

@@ -43,7 +43,7 @@ class Picture:
     @property
     def svg(self) -> Markup:
         """As a part of the page."""
-        return inlined(self.files["svg"].decode(), self.name)
+        return inlined(self.files["svg"].decode(), self.name.replace(".", "-"))  # in a selector a dot begins a class
 
 
 def pictures(rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]]) -> list[Picture]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from lookbehind.experiments.differences import absent_controls, control_pairs, cost_ratio, difference
 from lookbehind.experiments.measure_tables import grids
+from lookbehind.experiments.page import page
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.results import Row, Spread
 from lookbehind.experiments.table import (
@@ -53,14 +49,9 @@ class About:
 
 def render(about: About, rows: Sequence[Row], pictures: Sequence[Picture]) -> str:
     """The page as text; ``rows[0]`` is the baseline."""
-    folder = resources.files("lookbehind.experiments") / "templates"
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"breakable": breakable, "setting": setting}
-    template = environment.from_string((folder / "report.html.jinja").read_text("utf-8"))
-    return template.render(
+    return page(
+        "report.html.jinja",
         about=about,
-        css=Markup((folder / "report.css").read_text("utf-8")),
-        script=Markup((folder / "report.js").read_text("utf-8")),
         answer=answer(rows),
         lines=[_cells(row, rows) for row in rows],
         seeds=[line for row in rows for line in _seed_cells(row)],
@@ -134,8 +125,3 @@ def _control_cells(row: Row, control: Row) -> dict[str, Any]:
         "shown": found is not None and found.shown,
         "ratio": ratio(cost_ratio(row, control)),
     }
-
-
-def breakable(label: str) -> Markup:
-    """A label that may be broken after a colon or comma."""
-    return Markup("<wbr>").join(re.findall(r"[^:,]+[:,]*|[:,]+", label))

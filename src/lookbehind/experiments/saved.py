@@ -46,9 +46,8 @@ def measure_saved(
     watch("accuracy")
     scores = evaluate(directory, storage)
     run = run_from(json.loads((directory / "run.json").read_text()))
-    if Saved(directory, run, scores, {}).records[-1]["diverged"]:
-        return Saved(directory, run, scores, {})
-    return Saved(directory, run, scores, measured(directory, measures, storage, watch))
+    diverged = read(directory / "records.jsonl")[-1]["diverged"]
+    return Saved(directory, run, scores, {} if diverged else measured(directory, measures, storage, watch))
 
 
 def is_finished(directory: Path) -> bool:

@@ -28,12 +28,12 @@ def finite(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def signed(value: float | None) -> str:
+def signed(value: float | None, decimals: int = 2) -> str:
     """A difference in points, with its sign: +0.35, and a true minus."""
     if value is None:
         return NOTHING
-    text = f"{value:+.2f}"
-    return "0.00" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
+    text = f"{value:+.{decimals}f}"
+    return text[1:] if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
 
 
 def accuracy(value: float | None) -> str:

@@ -68,7 +68,7 @@ class Verdict:
     def words(self) -> str:
         """The verdict with what it rests on."""
         counts = {word: sum(one.verdict == word for one in self.comparisons) for word in (HOLDS, CONTRADICTED, OPEN)}
-        if len(self.comparisons) == 1:
+        if len(self.comparisons) < 2:
             return self.verdict
         return f"{self.verdict} ({', '.join(f'{number} {word}' for word, number in counts.items() if number)})"
 

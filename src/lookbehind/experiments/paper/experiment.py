@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.paper.claims import Verdict
@@ -14,15 +13,8 @@ from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.training.run import Run
 
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure with its name, title and caption."""
-
-    name: str
-    title: str
-    caption: str
-    figure: Figure
+if TYPE_CHECKING:  # matplotlib takes long to import, and the worker processes have no use for it
+    from lookbehind.experiments.pictures import Picture
 
 
 @dataclass
@@ -30,7 +22,7 @@ class Output:
     """What an experiment shows."""
 
     tables: list[Grid] = field(default_factory=list)
-    drawings: list[Drawing] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
     verdicts: list[tuple[str, Verdict]] = field(default_factory=list)
     """Each with where it was judged: task and protocol."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import scatter_figure
 from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Drawing, Experiment, Output
-from lookbehind.experiments.paper.findings import Findings, measure
-from lookbehind.experiments.paper.grid import Arm, radius, rows_at_radius
+from lookbehind.experiments.paper.experiment import Experiment, Output
+from lookbehind.experiments.paper.findings import PROTOCOLS, Findings, measure
+from lookbehind.experiments.paper.grid import Arm, in_words, radius, rows_at_radius
 from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.pictures import Picture
 
 SHARPNESS = measure("sharpness", "sam", "values", 0)
 
@@ -27,10 +28,9 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
 
 
 def show(findings: Findings) -> Output:
-    """Of every row the settings with the best validation accuracy (k and alpha are not stated in the paper)."""
-    output = Output()
+    """Of every row the settings with the best accuracy (k and alpha are not stated in the paper)."""
+    output, by = Output(), PROTOCOLS[findings.protocols[0]]
     for task in findings.tasks:
-        by = "validation_accuracy" if findings.protocols[0] == "honest" else "best_test_accuracy"
         found = {arm.name: findings.best(task, arm, by) for arm in arms(task, findings.scale)}
         cells = {name: cell for name, cell in found.items() if cell is not None}
         points = {name: (cell.spread(SHARPNESS), cell.spread("train_loss")) for name, cell in cells.items()}
@@ -38,8 +38,12 @@ def show(findings: Findings) -> Output:
         if not points:
             continue
         figure = scatter_figure(points, looks(list(points)), "sharpness at radius 0.05", "training loss")
-        caption = f"{task.title}. Mean and standard deviation over seeds; low and to the left is flat and well fitted."
-        output.drawings.append(Drawing(f"figure1-{task.key}", "Training loss against sharpness", caption, figure))
+        words = in_words(k=findings.scale.values_of_k(task), alpha=findings.scale.few_alphas)
+        caption = (
+            f"{task.title}; {words}. Mean and standard deviation over seeds; low and to the left is flat and well "
+            "fitted."
+        )
+        output.pictures.append(Picture(f"figure1-{task.key}", "Training loss against sharpness", caption, figure))
         for what, key in (("sharpness", SHARPNESS), ("training loss", "train_loss")):
             values = {name: cells[name].values(key) for name in points}
             for rho in _radii(task, findings.scale):

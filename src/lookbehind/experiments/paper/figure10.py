@@ -6,10 +6,11 @@ from lookbehind.experiments.differences import Line
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import CIFAR_TASKS, Drawing, Experiment, Output
+from lookbehind.experiments.paper.experiment import CIFAR_TASKS, Experiment, Output
 from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, adaptive, written
 from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.pictures import Picture
 
 
 def arms(task: Task, scale: Scale) -> list[Arm]:
@@ -33,9 +34,14 @@ def show(findings: Findings) -> Output:
             figure = curves_figure(lines, looks(list(cells)), "epochs", "alpha")
             caption = f"{task.title}, Lookbehind-{family.upper()}. Mean over seeds, band from least to greatest."
             name = f"figure10-{task.key}-{family}"
-            output.drawings.append(Drawing(name, f"Adaptive alpha, {family.upper()}", caption, figure))
+            output.pictures.append(Picture(name, f"Adaptive alpha, {family.upper()}", caption, figure))
             names = list(cells)
-            claim = Claim("alpha is lower for a larger k", tuple(names[1:]), tuple(names[:1]), less=True)
+            claim = Claim(
+                "alpha, averaged over the training, is lower for a larger k",
+                tuple(names[1:]),
+                tuple(names[:1]),
+                less=True,
+            )
             if len(names) > 1:
                 values = {name: cell.values("alpha") for name, cell in cells.items()}
                 output.verdicts.append((f"{task.title}, {family.upper()}", judged(claim, values)))

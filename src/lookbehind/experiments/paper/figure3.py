@@ -6,10 +6,11 @@ from lookbehind.experiments.differences import Line
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Drawing, Experiment, Output
+from lookbehind.experiments.paper.experiment import Experiment, Output
 from lookbehind.experiments.paper.findings import Cell, Findings, measure
-from lookbehind.experiments.paper.grid import FAMILIES, Arm, radius, rows_at_radius
+from lookbehind.experiments.paper.grid import FAMILIES, Arm, in_words, radius, rows_at_radius
 from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.pictures import Picture
 
 
 def arms(task: Task, scale: Scale) -> list[Arm]:
@@ -44,9 +45,13 @@ def _panel(findings: Findings, task: Task, family: str, rho: float, output: Outp
         return
     upper = family.upper()
     figure = curves_figure(lines, looks([line.method for line in lines]), "radius", "rise of the loss", log=True)
-    caption = f"{task.title}, {upper} methods trained with rho {rho:g}. Mean over seeds, band from least to greatest."
+    words = in_words(k=findings.scale.values_of_k(task), alpha=findings.scale.few_alphas)
+    caption = (
+        f"{task.title}, {upper} methods trained with rho {rho:g}; {words}, the least sharp at the largest radius. Mean "
+        "over seeds, band from least to greatest."
+    )
     name = f"figure3-{task.key}-{family}-{rho:g}"
-    output.drawings.append(Drawing(name, f"Sharpness ({upper}), rho {rho:g}", caption, figure))
+    output.pictures.append(Picture(name, f"Sharpness ({upper}), rho {rho:g}", caption, figure))
     values = {name: cell.values(at_the_end) for name, cell in cells.items()}
     row = f"Lookbehind-{upper}"
     claim = Claim(

@@ -9,8 +9,9 @@ from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.paper import grid
 from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Drawing, Experiment, Output
+from lookbehind.experiments.paper.experiment import Experiment, Output
 from lookbehind.experiments.paper.findings import Cell, Findings, Outcome
+from lookbehind.experiments.pictures import Picture
 
 TASKS = ("c10-rn34", "c100-rn50", "in-rn18")
 
@@ -40,7 +41,7 @@ def show(findings: Findings) -> Output:
                 f"{task.title}. Every weight times N(1, sigma²), BatchNorm re-estimated. Mean over draws and seeds."
             )
             name = f"figure4-{task.key}-{family}"
-            output.drawings.append(Drawing(name, f"Noise in the weights, {upper} methods", caption, figure))
+            output.pictures.append(Picture(name, f"Noise in the weights, {upper} methods", caption, figure))
             values = {name: cell.values(robustness) for name, cell in cells.items()}
             row = f"Lookbehind-{upper}"
             for words, others in (

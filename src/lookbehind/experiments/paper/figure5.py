@@ -5,7 +5,7 @@ from __future__ import annotations
 from lookbehind.experiments.paper.claims import Claim, judged
 from lookbehind.experiments.paper.experiment import Experiment, Output
 from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings
-from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, written
+from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, in_words, written
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.paper.tables import draw_curves
 
@@ -33,7 +33,7 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
 
 
 def show(findings: Findings) -> Output:
-    """A curve per method, with the best alpha at each k; the baseline is a level line."""
+    """A curve per method, with the best of the alphas at each k; the baseline is a level line."""
     output, protocol = Output(), findings.protocols[0]
     key, by = REPORTED[protocol], PROTOCOLS[protocol]
     for task in findings.tasks:
@@ -50,7 +50,8 @@ def show(findings: Findings) -> Output:
                 key,
                 name=f"figure5-{task.key}-{family}",
                 title=f"Accuracy over k, {family.upper()} methods",
-                caption=f"{task.title}; default rho, the best alpha at every k. Mean over seeds, and their range.",
+                caption=f"{task.title}; default rho, {in_words(alpha=findings.scale.alphas)} at every k. Mean over "
+                "seeds, and their range.",
                 xlabel="k",
             )
             if not drawn or base is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lookbehind.experiments.paper.claims import Claim, judged
 from lookbehind.experiments.paper.experiment import Experiment, Output
 from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings
-from lookbehind.experiments.paper.grid import FAMILIES, Arm, radius, rows_at_radius
+from lookbehind.experiments.paper.grid import FAMILIES, Arm, in_words, radius, rows_at_radius
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.paper.tables import draw_curves
 
@@ -21,12 +21,13 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
 
 
 def show(findings: Findings) -> Output:
-    """A curve per method, with the best k and alpha at each rho."""
+    """A curve per method, with the best of the settings at each rho."""
     output, protocol = Output(), findings.protocols[0]
     key, by = REPORTED[protocol], PROTOCOLS[protocol]
     for task in findings.tasks:
         for family in FAMILIES:
             upper = family.upper()
+            words = in_words(k=findings.scale.values_of_k(task), alpha=findings.scale.few_alphas)
             curves: dict[str, dict[float, Cell | None]] = {}
             for factor in findings.scale.few_rhos:
                 rho = radius(task, family, factor)
@@ -38,7 +39,7 @@ def show(findings: Findings) -> Output:
                 key,
                 name=f"figure6-{task.key}-{family}",
                 title=f"Accuracy over rho, {upper} methods",
-                caption=f"{task.title}; the best k and alpha at every rho. Mean over seeds, and their range.",
+                caption=f"{task.title}; {words} at every rho. Mean over seeds, and their range.",
                 xlabel="rho",
             )
             for rho in next(iter(curves.values())):

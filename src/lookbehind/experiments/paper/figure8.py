@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from lookbehind.experiments.paper.claims import Claim, judged
 from lookbehind.experiments.paper.experiment import Experiment, Output
 from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings
-from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, written
+from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, in_words, written
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.paper.tables import draw_curves
 
@@ -17,11 +18,11 @@ def _epochs(task: Task, scale: Scale) -> list[int]:
 def _switching(family: str, k: int, epoch: int, scale: Scale, *, lookbehind_first: bool) -> Arm:
     first, second = (f"lookbehind-{family}", family) if lookbehind_first else (family, f"lookbehind-{family}")
     method = f"{first}+{second}@{epoch}"
-    return Arm(method, tuple(written(method, k=k, alpha=alpha) for alpha in scale.alphas))
+    return Arm(method, tuple(written(method, k=k, alpha=alpha) for alpha in scale.few_alphas))
 
 
 def _always(family: str, k: int, scale: Scale) -> Arm:
-    return Arm("", tuple(written(f"lookbehind-{family}", k=k, alpha=alpha) for alpha in scale.alphas))
+    return Arm("", tuple(written(f"lookbehind-{family}", k=k, alpha=alpha) for alpha in scale.few_alphas))
 
 
 def arms(task: Task, scale: Scale) -> list[Arm]:
@@ -35,34 +36,73 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
     return found
 
 
+def _curve_name(family: str, k: int, *, lookbehind_first: bool) -> str:
+    upper = family.upper()
+    return f"Lookbehind, then {upper}, k {k}" if lookbehind_first else f"{upper}, then Lookbehind, k {k}"
+
+
+def _curves(findings: Findings, task: Task, family: str, by: str) -> dict[str, dict[float, Cell | None]]:
+    """Both orders for every k, over the epoch of the switch; at the ends there is none."""
+    scale, whole = findings.scale, float(task.settings.epochs or 1)
+    curves: dict[str, dict[float, Cell | None]] = {}
+    plain = findings.best(task, default(family, task), by)
+    for k in scale.values_of_k(task):
+        always = findings.best(task, _always(family, k, scale), by)
+        for first in (True, False):
+            points: dict[float, Cell | None] = {0.0: plain if first else always}
+            for epoch in _epochs(task, scale):
+                arm = _switching(family, k, epoch, scale, lookbehind_first=first)
+                points[float(epoch)] = findings.best(task, arm, by)
+            curves[_curve_name(family, k, lookbehind_first=first)] = {**points, whole: always if first else plain}
+    return curves
+
+
 def show(findings: Findings) -> Output:
-    """Accuracy over the epoch of the switch; the best alpha at each."""
+    """Accuracy over the epoch of the switch, and in which half of the training Lookbehind gains more."""
     output, protocol = Output(), findings.protocols[0]
     key, by = REPORTED[protocol], PROTOCOLS[protocol]
     for task in findings.tasks:
-        whole = float(task.settings.epochs or 1)
         for family in FAMILIES:
-            upper, curves = family.upper(), dict[str, dict[float, Cell | None]]()
-            plain = findings.best(task, default(family, task), by)
-            for k in findings.scale.values_of_k(task):
-                always = findings.best(task, _always(family, k, findings.scale), by)
-                for first in (True, False):
-                    name = f"Lookbehind, then {upper}, k {k}" if first else f"{upper}, then Lookbehind, k {k}"
-                    points: dict[float, Cell | None] = {0.0: plain if first else always}
-                    for epoch in _epochs(task, findings.scale):
-                        arm = _switching(family, k, epoch, findings.scale, lookbehind_first=first)
-                        points[float(epoch)] = findings.best(task, arm, by)
-                    curves[name] = {**points, whole: always if first else plain}
+            curves = _curves(findings, task, family, by)
             draw_curves(
                 output,
                 curves,
                 key,
                 name=f"figure8-{task.key}-{family}",
-                title=f"Switching between {upper} and Lookbehind",
-                caption=f"{task.title}; default rho, the best alpha for each point. Mean over seeds.",
+                title=f"Switching between {family.upper()} and Lookbehind",
+                caption=f"{task.title}; default rho, {in_words(alpha=findings.scale.few_alphas)} at every point. Mean "
+                "over seeds, and their range.",
                 xlabel="epoch of the switch",
             )
+            for k in findings.scale.values_of_k(task):
+                _judge_the_order(output, findings, task, family, k, curves, key)
     return output
+
+
+def _judge_the_order(
+    output: Output,
+    findings: Findings,
+    task: Task,
+    family: str,
+    k: int,
+    curves: dict[str, dict[float, Cell | None]],
+    key: str,
+) -> None:
+    half = (task.settings.epochs or 1) / 2
+    epoch = min(_epochs(task, findings.scale), key=lambda one: abs(one - half))
+    early, late = (curves[_curve_name(family, k, lookbehind_first=first)][float(epoch)] for first in (True, False))
+    if early is None or late is None:
+        return
+    upper = family.upper()
+    claim = Claim(
+        f"k {k}: Lookbehind for the first half, then {upper}, is above {upper} for the first half, then Lookbehind",
+        (early.candidate,),
+        (late.candidate,),
+    )
+    # by candidate, as the curves share their ends
+    cells = {cell.candidate: cell for points in curves.values() for cell in points.values() if cell is not None}
+    values = {name: cell.values(key) for name, cell in cells.items()}
+    output.verdicts.append((f"{task.title}; switch after epoch {epoch}", judged(claim, values)))
 
 
 EXPERIMENT = Experiment(

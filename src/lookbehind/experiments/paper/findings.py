@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -114,11 +113,6 @@ class Findings:
         if not ranked:
             return None
         return (min if least else max)(ranked, key=lambda pair: pair[0])[1]
-
-    @cached_property
-    def finished(self) -> int:
-        """Runs."""
-        return len(self.known)
 
 
 def chosen(findings: Findings, task: Task, arms: Sequence[Arm], protocol: str) -> dict[str, Cell]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.training.run import Run, with_overrides
@@ -38,6 +38,13 @@ def written(method: str, **settings: float | str) -> str:
         f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in settings.items()
     )
     return f"{method}:{inner}" if inner else method
+
+
+def in_words(**searched: Sequence[float]) -> str:
+    """What a row is searched over, for a caption: ``the best k, alpha 0.5`` where only k has several values."""
+    several = [name for name, values in searched.items() if len(values) > 1]
+    words = [f"the best {' and '.join(several)}"] if several else []
+    return ", ".join(words + [f"{name} {values[0]:g}" for name, values in searched.items() if len(values) == 1])
 
 
 def plain(family: str, task: Task, scale: Scale) -> Arm:
@@ -96,7 +103,7 @@ def family_of_table_1(family: str, task: Task, scale: Scale) -> Iterator[Arm]:
 
 def rows_at_radius(family: str, task: Task, scale: Scale, rho: float) -> list[Arm]:
     """The methods of a family, all trained with the same radius."""
-    upper = family.upper()
+    upper, scale = family.upper(), replace(scale, alphas=scale.few_alphas)
     return [
         Arm(upper, (written(family, rho=rho),)),
         over_k(f"Multistep-{upper}", f"multistep-{family}", task, scale, rho=rho),

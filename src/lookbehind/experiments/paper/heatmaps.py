@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 from lookbehind.experiments.figures import heatmap_figure
 from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Drawing, Output
+from lookbehind.experiments.paper.experiment import Output
 from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, over_k_and_alpha, written
 from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.pictures import Picture
 
 
 def arms_of(method: str) -> Callable[[Task, Scale], list[Arm]]:
@@ -45,7 +46,7 @@ def heatmaps(findings: Findings, figure: str, method: str) -> Output:
             )
             caption = f"{task.title}; {upper} has {level:.2f} %. N/A: a seed diverged, or is not finished."
             name = f"{figure}-{task.key}-{family}"
-            output.drawings.append(Drawing(name, f"{method}-{upper} over alpha and k", caption, drawn))
+            output.pictures.append(Picture(name, f"{method}-{upper} over alpha and k", caption, drawn))
             table = {upper: base.values(key)}
             table |= {cell.candidate: cell.values(key) for row in cells for cell in row if cell.complete}
             claim = Claim(

@@ -3,97 +3,74 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-
-from lookbehind.data.files import written_whole
-from lookbehind.experiments.drawing import file_of
 from lookbehind.experiments.markdown import escaped, table_lines
 from lookbehind.experiments.measure_tables import Grid
-from lookbehind.experiments.paper.claims import Verdict
+from lookbehind.experiments.output import figure_files, write_files
+from lookbehind.experiments.page import page
+from lookbehind.experiments.paper.claims import Comparison, Verdict
 from lookbehind.experiments.paper.experiment import Experiment, Output
-from lookbehind.experiments.pictures import inlined
-from lookbehind.experiments.report import About, breakable
-from lookbehind.experiments.table import clock, setting, signed
+from lookbehind.experiments.report import About
+from lookbehind.experiments.table import signed
 
 
 def write_pages(out: Path, experiment: Experiment, output: Output, about: About) -> None:
     """Write all files; each is whole or not there."""
-    files: dict[str, bytes] = {
-        "results.json": json.dumps(_results(experiment, output, about), indent=2, allow_nan=False).encode(),
-        "results.md": _markdown(experiment, output, about).encode(),
-        "results.tex": "\n\n".join(map(latex, output.tables)).encode(),
+    verdicts = [line for where, verdict in output.verdicts for line in verdict_lines(where, verdict)]
+    files: dict[str, str | bytes] = {
+        "results.json": json.dumps(_results(experiment, output, about), indent=2, allow_nan=False),
+        "results.md": _markdown(experiment, output, about, verdicts),
+        "results.tex": "\n\n".join(map(latex, output.tables)),
+        "report.html": page(
+            "paper.html.jinja",
+            experiment=experiment,
+            tables=output.tables,
+            verdicts=verdicts,
+            pictures=output.pictures,
+            about=about,
+        ),
     }
-    drawn = {(one.name, kind): file_of(one.figure, kind) for one in output.drawings for kind in ("svg", "pdf")}
-    files |= {f"figures/{name}.{kind}": content for (name, kind), content in drawn.items()}
-    pictures = [
-        {
-            "title": d.title,
-            "caption": d.caption,
-            "svg": inlined(drawn[d.name, "svg"].decode(), d.name.replace(".", "-")),
-        }
-        for d in output.drawings
-    ]
-    files["report.html"] = _page(experiment, output, about, pictures).encode(errors="backslashreplace")
-    (out / "figures").mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        with written_whole(out / name) as file:
-            file.write(content)
+    write_files(out, files | figure_files(output.pictures))
 
 
-def _page(experiment: Experiment, output: Output, about: About, pictures: Sequence[dict[str, Any]]) -> str:
-    folder = resources.files("lookbehind.experiments") / "templates"
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"breakable": breakable, "setting": setting}
-    template = environment.from_string((folder / "paper.html.jinja").read_text("utf-8"))
-    return template.render(
-        experiment=experiment,
-        tables=output.tables,
-        verdicts=[line for where, verdict in output.verdicts for line in _lines(where, verdict)],
-        pictures=pictures,
-        about=about,
-        css=Markup((folder / "report.css").read_text("utf-8")),
-        script=Markup((folder / "report.js").read_text("utf-8")),
-        took=clock(about.seconds),
-    )
+def verdict_lines(where: str, verdict: Verdict) -> list[dict[str, str]]:
+    """A line for the claim, with its difference if it has one only; else one more for each of its comparisons."""
+    comparisons = verdict.comparisons
+    alone = interval(comparisons[0]) if len(comparisons) == 1 else ""
+    lines = [{"claim": verdict.claim.text, "where": where, "difference": alone, "verdict": verdict.words}]
+    if len(comparisons) > 1:
+        lines += [
+            {
+                "claim": "",
+                "where": f"{one.row} against {one.other}",
+                "difference": interval(one),
+                "verdict": one.verdict,
+            }
+            for one in comparisons
+        ]
+    return lines
 
 
-def _lines(where: str, verdict: Verdict) -> list[dict[str, str]]:
-    """A line for the claim, and one for each of its comparisons."""
-    whole = {"claim": verdict.claim.text, "where": where, "difference": "", "verdict": verdict.words}
-    return [whole] + [
-        {
-            "claim": "",
-            "where": f"{one.row} \N{MINUS SIGN} {one.other}",
-            "difference": _interval(one),
-            "verdict": one.verdict,
-        }
-        for one in verdict.comparisons
-        if len(verdict.comparisons) > 1
-    ]
+def interval(one: Comparison) -> str:
+    """A difference with its margin; two digits of the margin are shown, and two decimals at least."""
+    small = one.margin or abs(one.difference or 0)  # a rise of the loss may be far below a hundredth
+    decimals = max(2, 1 - math.floor(math.log10(small))) if small else 2
+    return signed(one.difference, decimals) + ("" if one.margin is None else f" ± {one.margin:.{decimals}f}")
 
 
-def _interval(one: Any) -> str:
-    if one.difference is None:
-        return "\N{EN DASH}"
-    return signed(one.difference) + ("" if one.margin is None else f" ± {one.margin:.2f}")
-
-
-def _markdown(experiment: Experiment, output: Output, about: About) -> str:
+def _markdown(experiment: Experiment, output: Output, about: About, verdicts: Sequence[dict[str, str]]) -> str:
     lines = [f"# {experiment.title}", "", f"The paper: {experiment.claim}", ""]
-    if output.verdicts:
-        cells = [line for where, verdict in output.verdicts for line in _lines(where, verdict)]
+    if verdicts:
         heads = ["claim", "where", "difference, 95 %", "verdict"]
-        lines += [*table_lines(heads, [list(cell.values()) for cell in cells]), ""]
+        lines += [*table_lines(heads, [list(line.values()) for line in verdicts]), ""]
     for grid in output.tables:
         lines += [f"## {escaped(grid.title)}", "", grid.note, "", *table_lines(grid.heads, grid.lines), ""]
-    lines += [f"![{one.caption}](figures/{one.name}.svg)\n\n{one.title}. {one.caption}\n" for one in output.drawings]
+    lines += [f"![{one.caption}](figures/{one.name}.svg)\n\n{one.title}. {one.caption}\n" for one in output.pictures]
     versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
     made = f"Versions: {versions}. Machine: {about.machine}. {about.settings['scale']}: {about.settings['runs']}."
     lines += ["", f"    {about.command}", "", made]
@@ -133,6 +110,6 @@ def _results(experiment: Experiment, output: Output, about: About) -> dict[str, 
             for where, verdict in output.verdicts
         ],
         "tables": [{"title": t.title, "note": t.note, "heads": t.heads, "lines": t.lines} for t in output.tables],
-        "figures": [{"name": d.name, "title": d.title, "caption": d.caption} for d in output.drawings],
+        "figures": [{"name": d.name, "title": d.title, "caption": d.caption} for d in output.pictures],
         "about": about.__dict__,
     }

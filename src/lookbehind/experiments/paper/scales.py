@@ -38,6 +38,8 @@ class Scale:
     """The few of the figures: 1, 2 and 4 times the default in the paper."""
     ks: tuple[int, ...]
     alphas: tuple[float, ...]
+    few_alphas: tuple[float, ...]
+    """The alphas of figures and tables that already vary rho, the epoch of a switch or the micro-batch."""
     larger_k: int | None
     """A further k of Lookbehind, at one alpha only and as a line of its own, for its cost."""
     switches: tuple[float, ...]
@@ -114,6 +116,7 @@ PAPER = Scale(
     few_rhos=(1.0, 2.0, 4.0, 10.0),
     ks=(2, 5, 10),
     alphas=(0.5, 0.2, 0.8),
+    few_alphas=(0.5, 0.2, 0.8),
     larger_k=None,
     switches=(0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875),
     seeds=3,
@@ -141,6 +144,7 @@ LAPTOP = Scale(
     few_rhos=(1.0, 2.0, 4.0),
     ks=(2, 5),
     alphas=(0.5, 0.8),
+    few_alphas=(0.5,),
     larger_k=10,
     switches=(0.25, 0.5, 0.75),
     seeds=3,
@@ -155,6 +159,7 @@ SMOKE = Scale(
     few_rhos=(1.0, 2.0),
     ks=(2,),
     alphas=(0.5, 0.8),
+    few_alphas=(0.5,),
     larger_k=3,
     switches=(0.5,),
     seeds=2,

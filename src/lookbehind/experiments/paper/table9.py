@@ -20,7 +20,7 @@ def _sizes(task: Task) -> tuple[int, int]:
 
 def _lookbehind(scale: Scale, task: Task) -> list[tuple[float | str, int]]:
     ks = [k for k in scale.values_of_k(task) if k <= 5]
-    alphas: list[float | str] = [*sorted(scale.alphas), ADAPTIVE]
+    alphas: list[float | str] = [*sorted(scale.few_alphas), ADAPTIVE]
     return [(alpha, k) for k in ks for alpha in alphas]
 
 

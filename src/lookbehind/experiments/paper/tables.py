@@ -10,11 +10,12 @@ from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Drawing, Output
+from lookbehind.experiments.paper.experiment import Output
 from lookbehind.experiments.paper.findings import REPORTED, Cell, Findings, chosen
 from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.numbers import Numbers
 from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.table import accuracy, count, with_std
 
 JUDGED = {"paper": "protocol of the paper", "honest": "settings chosen on held-out images"}
@@ -89,5 +90,5 @@ def draw_curves(
     lines = [line for label, points in curves.items() if (line := line_over(label, points, key)) is not None]
     if lines:
         figure = curves_figure(lines, looks(list(curves)), xlabel, "accuracy %")
-        output.drawings.append(Drawing(name, title, caption, figure))
+        output.pictures.append(Picture(name, title, caption, figure))
     return bool(lines)
