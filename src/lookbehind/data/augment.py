@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-AUGMENTATIONS = ("none", "flip", "crop-flip", "resized-crop-flip")
+AUGMENTATIONS = ("none", "flip", "crop-flip", "crop-flip-brightness", "resized-crop-flip")
 """What a training image may go through; :func:`augmented` says what each does."""
 
 
@@ -28,7 +28,7 @@ def normalised(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> T
 def picked(pixels: Tensor, index: Tensor) -> Tensor:
     """``pixels[index]`` in the same layout, many times faster: every image is copied in one piece."""
     index = index.to(pixels.device)
-    if pixels.is_contiguous():
+    if pixels.dim() != 4 or pixels.is_contiguous():
         return pixels.index_select(0, index)
     return pixels.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
 
@@ -45,6 +45,7 @@ def augmented(pixels: Tensor, augmentation: str, generator: torch.Generator) -> 
     - ``none``: as it is;
     - ``flip``: every image mirrored with probability 1/2;
     - ``crop-flip``: shifted by up to 4 pixels, zeros coming in, and mirrored (:func:`cropped_and_flipped`);
+    - ``crop-flip-brightness``: then made darker or brighter by up to a quarter (:func:`brightened`);
     - ``resized-crop-flip``: a part of random area and aspect in the size of the whole, and mirrored
       (:func:`random_resized_crops`).
     """
@@ -54,7 +55,8 @@ def augmented(pixels: Tensor, augmentation: str, generator: torch.Generator) -> 
     if augmentation == "resized-crop-flip":
         height, width = pixels.shape[2:]
         return random_resized_crops(pixels, generator, (height, width))
-    return cropped_and_flipped(pixels, generator, padding=4 if augmentation == "crop-flip" else 0)
+    moved = cropped_and_flipped(pixels, generator, padding=0 if augmentation == "flip" else 4)
+    return brightened(moved, generator) if augmentation == "crop-flip-brightness" else moved
 
 
 def coins(count: int, generator: torch.Generator) -> Tensor:
@@ -84,6 +86,16 @@ def cropped_and_flipped(pixels: Tensor, generator: torch.Generator, *, padding: 
     bytes_of_columns = (columns[:, :, None] * channels + torch.arange(channels, device=device)).flatten(1)
     taken = rows.view(count, height, -1).gather(2, bytes_of_columns[:, None].expand(-1, height, -1))
     return taken.view(count, height, width, channels).permute(0, 3, 1, 2)
+
+
+def brightened(pixels: Tensor, generator: torch.Generator, *, strength: float = 63 / 255) -> Tensor:
+    """Every image times its own factor, uniform in ``1 - strength`` to ``1 + strength``: torchvision's ColorJitter.
+
+    Pixels are cut off at 255 and rounded down, as Pillow does it.
+    """
+    draws = torch.rand(len(pixels), generator=generator, device=generator.device).to(pixels.device)
+    factors = 1 + strength * (2 * draws - 1)
+    return (pixels * factors.view(-1, 1, 1, 1)).clamp(max=255).to(pixels.dtype)
 
 
 def crop_boxes(

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from lookbehind.experiments.pool import Ended, Notice, Tell, Told, train_and_measure
+from lookbehind.training.job import Job
 from lookbehind.training.measuring import Measures
 from lookbehind.training.records import read
-from lookbehind.training.run import Run
 from lookbehind.training.train import Progress, Storage
 
 SECONDS = 1.0  # between two looks at how far the runs are
 
 
 def run_all_on_ray(
-    runs: Sequence[tuple[Run, Measures]], storage: Storage, tell: Tell, address: str, patience: int = 10
+    runs: Sequence[tuple[Job, Measures]], storage: Storage, tell: Tell, address: str, patience: int = 10
 ) -> None:
     """Train and measure all runs, as many at a time as the cluster has cores for.
 
@@ -61,7 +61,7 @@ def run_all_on_ray(
             ray.shutdown()
 
 
-def _told(ray: Any, one: Any, run: Run, patience: int) -> list[Told]:
+def _told(ray: Any, one: Any, run: Job, patience: int) -> list[Told]:
     """What a finished task has to say."""
     try:
         ended, notices = ray.get(one)
@@ -70,7 +70,7 @@ def _told(ray: Any, one: Any, run: Run, patience: int) -> list[Told]:
     return [*notices, ended]
 
 
-def _progress(runs: Sequence[Run], storage: Storage, seen: dict[str, int]) -> Iterator[Progress]:
+def _progress(runs: Sequence[Job], storage: Storage, seen: dict[str, int]) -> Iterator[Progress]:
     """The epochs that have ended since the last look, from the records on the shared file system."""
     for run in runs:
         try:
@@ -79,11 +79,11 @@ def _progress(runs: Sequence[Run], storage: Storage, seen: dict[str, int]) -> It
             continue
         if len(epochs) > seen.get(run.id, 0):
             seen[run.id] = len(epochs)
-            whole = int(run.filled.epochs or epochs[-1]["epoch"])
-            yield Progress(run.id, min(epochs[-1]["epoch"], whole), whole, epochs[-1])
+            whole = max(run.whole_epochs, epochs[-1]["epoch"])
+            yield Progress(run.id, epochs[-1]["epoch"], whole, epochs[-1])
 
 
-def _work(run: Run, storage: Storage, measures: Measures) -> tuple[Ended, list[Notice]]:
+def _work(run: Job, storage: Storage, measures: Measures) -> tuple[Ended, list[Notice]]:
     notices: list[Notice] = []
     keep = notices.append
     ended = train_and_measure(

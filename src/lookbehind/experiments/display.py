@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lookbehind.experiments.pool import Ended, Measuring, Notice, Told
-from lookbehind.training.run import Run
+from lookbehind.training.job import Job
 from lookbehind.training.train import Progress as RunProgress
 
 
@@ -22,11 +22,11 @@ class Display:
         runs: the runs to come, each with a name for people.
     """
 
-    def __init__(self, console: Console, runs: Sequence[tuple[str, Run]]) -> None:
+    def __init__(self, console: Console, runs: Sequence[tuple[str, Job]]) -> None:
         self._names = {run.id: f"{label}, seed {run.seed}" for label, run in runs}
         self._tasks: dict[str, TaskID] = {}
         # work still to do is estimated in gradients: runs differ in their cost by much
-        self._costs = {run.id: cost_of(run) for _, run in runs}
+        self._costs = {run.id: run.cost for _, run in runs}
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -92,14 +92,3 @@ class Display:
             words = f"{result}, {end['gradient_evaluations']:,} gradients, {end['seconds']:.1f} s"
         self._advance(told.run.id, 1.0)
         self._bars.console.print(f"{escape(self._names[told.run.id])}: {words}", highlight=False)
-
-
-def cost_of(run: Run) -> float:
-    """Gradients of a whole run, in some unit: a budget, or epochs times the cost of a step."""
-    if run.gradients is not None:
-        return run.gradients
-    epochs = int(run.filled.epochs or 0)
-    ends = [*(min(phase.start, epochs) for phase in run.phases[1:]), epochs]
-    return sum(
-        (end - min(p.start, epochs)) * p.method.gradients(run.k) for p, end in zip(run.phases, ends, strict=True)
-    )

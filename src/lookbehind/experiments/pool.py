@@ -17,9 +17,9 @@ from queue import Empty
 from time import monotonic
 from typing import Any
 
+from lookbehind.training.job import Job
 from lookbehind.training.measuring import Measures, Stopped, measured
 from lookbehind.training.records import Record
-from lookbehind.training.run import Run
 from lookbehind.training.train import Progress, Storage, train
 
 INTERVAL = 0.1  # seconds between two reports of a run: more would only be drawn over
@@ -42,7 +42,7 @@ class Notice:
 class Ended:
     """A run came to its end, was stopped, or failed."""
 
-    run: Run
+    run: Job
     records: list[Record]
     error: str | None = None
 
@@ -64,7 +64,7 @@ Told = Progress | Notice | Measuring | Ended
 Tell = Callable[[Told], None]
 
 
-def run_all(runs: Sequence[Run], storage: Storage, jobs: int, tell: Tell, measures: Measures = NOTHING_MORE) -> None:
+def run_all(runs: Sequence[Job], storage: Storage, jobs: int, tell: Tell, measures: Measures = NOTHING_MORE) -> None:
     """Train and measure all runs, ``jobs`` at a time; ``tell`` is called in this process with all that they report.
 
     On an interrupt (Ctrl-C) every run saves a checkpoint and stops, and the interrupt goes on. A run that fails does
@@ -86,7 +86,7 @@ def run_all(runs: Sequence[Run], storage: Storage, jobs: int, tell: Tell, measur
             todo.remove(run)
 
 
-def _run_in_pool(todo: list[Run], storage: Storage, jobs: int, tell: Tell, measures: Measures) -> set[str]:
+def _run_in_pool(todo: list[Job], storage: Storage, jobs: int, tell: Tell, measures: Measures) -> set[str]:
     """Train until all is done, or a worker process dies: then the ids of the runs that may have caused it."""
     context = get_context("spawn")  # torch's threads do not survive a fork
     queue, stop = context.Queue(), context.Event()
@@ -99,7 +99,7 @@ def _run_in_pool(todo: list[Run], storage: Storage, jobs: int, tell: Tell, measu
 
     pool = ProcessPoolExecutor(min(jobs, len(todo)), context, initializer=_begin, initargs=(queue, stop))
     with pool:
-        waiting: dict[Future[Ended], Run] = {}
+        waiting: dict[Future[Ended], Job] = {}
         try:
             with _interrupts_held_back():  # the workers inherit it: else Ctrl-C would end them while they start
                 waiting |= {pool.submit(_work, run, storage, measures): run for run in todo}
@@ -149,7 +149,7 @@ def _every(seconds: float, tell: Tell) -> Callable[[Progress], None]:
     return watch
 
 
-def train_and_measure(run: Run, storage: Storage, measures: Measures, tell: Tell, stop: Callable[[], bool]) -> Ended:
+def train_and_measure(run: Job, storage: Storage, measures: Measures, tell: Tell, stop: Callable[[], bool]) -> Ended:
     """Train a run and measure it; an error is told, not raised."""
     try:
         with warnings_told(tell):
@@ -241,5 +241,5 @@ def _end_with_the_parent() -> None:
         os._exit(1)
 
 
-def _work(run: Run, storage: Storage, measures: Measures) -> Ended:
+def _work(run: Job, storage: Storage, measures: Measures) -> Ended:
     return Ended(run, []) if _stop.is_set() else train_and_measure(run, storage, measures, _queue.put, _stop.is_set)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -155,14 +155,14 @@ class Lookahead(Wrapper):
     def slow_weights(self) -> Iterator[None]:
         """The model has the slow weights inside this ``with``; the fast ones come back afterwards."""
         slow = self._slow.get("slow", {}) if self.phase else {}
-        shown, values = _pairs(slow)
-        fast = [t.clone() for t in shown]
-        outermost, self._showing_slow = not self._showing_slow, True
         if self.model is None and any(is_sharded(p) for p in slow):
             raise ValueError(
                 "slow_weights() of sharded parameters (FSDP2): give Lookahead(..., model=model), so that weights which "
                 "its modules have gathered can be let go"
             )
+        shown, values = _pairs(slow)
+        fast = [t.clone() for t in shown]
+        outermost, self._showing_slow = not self._showing_slow, True
         try:
             _copy(shown, values)
             forget_gathered_weights(self.model)
@@ -319,3 +319,8 @@ def _pairs(slow: dict[Tensor, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
 def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     if targets:
         torch._foreach_copy_(list(targets), list(sources))
+
+
+def slow_weights_of(optimizer: Optimizer) -> AbstractContextManager[None]:
+    """The weights to measure and keep inside this ``with``: Lookahead's slow ones, or those that the model has."""
+    return optimizer.slow_weights() if isinstance(optimizer, Lookahead) else nullcontext()

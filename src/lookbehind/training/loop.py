@@ -18,7 +18,7 @@ from lookbehind.data.vision import VisionData, hold_out, reduced
 from lookbehind.measures.accuracy import score
 from lookbehind.measures.batchnorm import recalibrated
 from lookbehind.models import build
-from lookbehind.optim.lookahead import PHASE, Lookahead
+from lookbehind.optim.lookahead import PHASE, Lookahead, slow_weights_of
 from lookbehind.optim.passes import micro_batches
 from lookbehind.optim.precision import NonFiniteError
 from lookbehind.training.methods import Method, base_optimizer
@@ -103,6 +103,11 @@ class Training:
     def epoch(self) -> int:
         """The epoch that the next step belongs to, from 0 on."""
         return self.step // self.course.steps_per_epoch
+
+    @property
+    def steps(self) -> int:
+        """Of the whole training."""
+        return self.course.steps
 
     @property
     def finished(self) -> bool:
@@ -199,7 +204,7 @@ class Training:
 
     def slow_weights(self) -> AbstractContextManager[None]:
         """The weights to measure and keep: those of the model, or Lookahead's slow ones."""
-        return self.optimizer.slow_weights() if isinstance(self.optimizer, Lookahead) else nullcontext()
+        return slow_weights_of(self.optimizer)
 
     def epoch_record(self) -> Record:
         """What is known at the end of an epoch; starts the sums of the next."""

@@ -63,8 +63,8 @@ class Numbers(Protocol):
         ...
 
     @property
-    def clip(self) -> float | None:
-        """The largest norm of a base step's gradient."""
+    def clipping(self) -> clip_norm | None:
+        """Of the gradient of every base step."""
         ...
 
 
@@ -126,7 +126,7 @@ class Method:
     ) -> Optimizer:
         """The optimizer around a base that may have been in use before: its state is kept."""
         optimizer = base
-        if self.ascent or self.micro or scaler is not None or numbers.clip is not None:
+        if self.ascent or self.micro or scaler is not None or numbers.clipping is not None:
             optimizer = SharpnessAware(
                 base,
                 rho=self.rho(numbers),
@@ -137,7 +137,7 @@ class Method:
                 model=model,
                 batchnorm=numbers.batchnorm,
                 cosine="none",  # nothing in a record needs it
-                clip=None if numbers.clip is None else clip_norm(numbers.clip),
+                clip=numbers.clipping,
                 scaler=scaler,
                 ranks=ranks,
             )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import json
-import re
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from lookbehind.data.vision import VisionData
 from lookbehind.optim.checks import count, one_of
+from lookbehind.optim.clipping import clip_norm
+from lookbehind.training.job import id_of
 from lookbehind.training.methods import Method, Phase, phases
+from lookbehind.training.overrides import check_read, overrides
 from lookbehind.training.settings import Settings, resolved, usual
 
-FORMAT = 1  # of the id: raised when a default changes, or the same settings come to mean something else
+if TYPE_CHECKING:
+    from lookbehind.training.loop import Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +111,45 @@ class Run(Settings):
 
     @cached_property
     def id(self) -> str:
-        """A name for the run's files that follows from its identity.
+        """A name for the run's files that follows from its identity."""
+        return id_of(self)
 
-        Settings at their default are left out, so that a setting which is added later does not change it.
-        """
-        defaults = {f.name: f.default for f in fields(self)}
-        own = {name: value for name, value in self.identity.items() if value != defaults[name]}
-        content = json.dumps({"format": FORMAT, **own}, sort_keys=True)
-        digest = hashlib.sha256(content.encode()).hexdigest()[:10]
-        return f"{re.sub('[^a-z0-9-]+', '_', self.method)[:60]}-seed{self.seed}-{digest}"
+    @property
+    def source(self) -> str:
+        """The data set whose files are read."""
+        return self.data
+
+    @property
+    def place(self) -> str:
+        """The device that it runs on."""
+        return self.filled.device
+
+    @property
+    def clipping(self) -> clip_norm | None:
+        """Of the gradient of every base step."""
+        return None if self.clip is None else clip_norm(self.clip)
+
+    @property
+    def cost(self) -> float:
+        """Gradients of the whole run, in some unit: a budget, or epochs times the cost of a step."""
+        if self.gradients is not None:
+            return self.gradients
+        epochs = int(self.filled.epochs or 0)
+        ends = [*(min(phase.start, epochs) for phase in self.phases[1:]), epochs]
+        return sum(
+            (end - min(p.start, epochs)) * p.method.gradients(self.k) for p, end in zip(self.phases, ends, strict=True)
+        )
+
+    @property
+    def whole_epochs(self) -> int:
+        """Of the run; with a budget of gradients, about."""
+        return int(self.filled.epochs or 0)
+
+    def begin(self, data: VisionData) -> Training:
+        """The training, before its first step."""
+        from lookbehind.training.loop import Training  # which needs this module
+
+        return Training(self, data)
 
 
 def run_from(identity: dict[str, Any]) -> Run:
@@ -135,49 +166,9 @@ ONE_METHOD = ("data", "train_images", "validation", "pool")  # the same for all 
 
 def with_overrides(settings: Settings, text: str, seed: int) -> Run:
     """The run for a method as people write it: ``lookbehind-sam:k=2,alpha=adaptive``."""
-    name, _, rest = text.partition(":")
-    ascents = {phase.method.ascent for phase in phases(name)} - {""}
-    values = {f.name: getattr(settings, f.name) for f in fields(Settings)}
-    kinds = {f.name: str(f.type) for f in fields(Settings)}
-    own = []
-    for part in filter(None, rest.split(",")):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        key = key.replace("-", "_")
-        if not equals:
-            raise ValueError(
-                f"method={text!r}: write settings as NAME=VALUE, such as lookbehind-sam:k=2,alpha=adaptive"
-            )
-        if key not in kinds or key in ONE_METHOD:
-            near = difflib.get_close_matches(key, kinds, n=1)
-            hint = (
-                "; it must be the same for all methods"
-                if key in ONE_METHOD
-                else f"; did you mean {near[0]}?"
-                if near
-                else ""
-            )
-            raise ValueError(f"method={text!r}: {key} is not a setting of a method{hint}")
-        if key == "rho" and ascents == {"asam"}:
-            key = "asam_rho"  # the method's own radius
-        values[key] = setting_from_text(key, value, kinds[key])
-        own.append(key)
+    name = text.partition(":")[0]
+    own = overrides(settings, text, {phase.method.ascent for phase in phases(name)}, ONE_METHOD)
+    values = {f.name: getattr(settings, f.name) for f in fields(Settings)} | own
     run = Run(**values, method=name, seed=seed)
-    if unread := [key for key in own if key not in run.identity]:
-        raise ValueError(f"method={text!r}: {name} does not read {unread[0]}; leave it out")
+    check_read(run, text, own)
     return run
-
-
-def setting_from_text(key: str, value: str, kind: str) -> Any:
-    """A setting from its text, by the kind of the field."""
-    if kind.startswith("bool"):
-        one_of(key, value, ("true", "false"))
-        return value == "true"
-    try:
-        if kind.startswith("tuple"):
-            return tuple(int(part) for part in value.split("/"))
-        return int(value) if kind.startswith("int") else float(value) if kind.startswith("float") else value
-    except ValueError:
-        if "Literal" in kind:
-            return value  # a word; the settings know which
-        wanted = {"t": "whole numbers, such as 50/100", "i": "a whole number", "f": "a number"}[kind[0]]
-        raise ValueError(f"{key}={value!r}: give {wanted}") from None

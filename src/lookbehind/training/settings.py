@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from numbers import Real
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -15,6 +15,9 @@ from lookbehind.optim.checks import count, fraction, non_negative, one_of
 from lookbehind.optim.clipping import clip_norm
 from lookbehind.optim.interpolation import following
 from lookbehind.training.methods import BASES
+
+if TYPE_CHECKING:
+    from lookbehind.training.run import Run
 
 # What is usual: a setting that is None takes its data set's value, or else the common one.
 COMMON: dict[str, Any] = {
@@ -116,7 +119,7 @@ class Settings:
     """Images held out of the training images, class-balanced, by seed."""
     pool: int = 1
     """Average-pool the images by this factor first: 2 makes 16 x 16 out of CIFAR's 32 x 32."""
-    augmentation: Literal["none", "flip", "crop-flip", "resized-crop-flip"] | None = None
+    augmentation: Literal["none", "flip", "crop-flip", "crop-flip-brightness", "resized-crop-flip"] | None = None
     """Of the training images. Usual for the data set if not given."""
     evaluate_every: int = 1
     """Measure on validation and test images every so many epochs, and after the last."""
@@ -154,23 +157,30 @@ class Settings:
         for name in ("momentum", "label_smoothing"):
             if fraction(name, getattr(self, name)) == 1:
                 raise ValueError(f"{name}={getattr(self, name)}: give a number below 1")
-        self._normalise()
+        as_plain_numbers(self)
+        object.__setattr__(self, "milestones", tuple(map(int, self.milestones)) if self.milestones else None)
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov=True with momentum=0: Nesterov's form needs a momentum, such as 0.9")
         if self.milestones is not None and list(self.milestones) != sorted(
             {count("milestones", m) for m in self.milestones}
         ):
             raise ValueError(f"milestones={self.milestones}: give growing epochs, such as 50 100 150")
-        _check_device(self.device)
+        check_device(self.device)
 
-    def _normalise(self) -> None:
-        """1 and 1.0 are the same learning rate, and the same run; numbers of numpy become Python's."""
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, Real) and not isinstance(value, bool):
-                number = float(value)
-                object.__setattr__(self, f.name, number if str(f.type).startswith("float") else int(number))
-        object.__setattr__(self, "milestones", tuple(map(int, self.milestones)) if self.milestones else None)
+    def run(self, text: str, seed: int) -> Run:
+        """The run for a method as people write it: ``lookbehind-sam:k=2,alpha=adaptive``."""
+        from lookbehind.training.run import with_overrides  # a run is made of settings
+
+        return with_overrides(self, text, seed)
+
+
+def as_plain_numbers(settings: Any) -> None:
+    """1 and 1.0 are the same learning rate, and the same run; numbers of numpy become Python's."""
+    for f in fields(settings):
+        value = getattr(settings, f.name)
+        if isinstance(value, Real) and not isinstance(value, bool):
+            number = float(value)
+            object.__setattr__(settings, f.name, number if str(f.type).startswith("float") else int(number))
 
 
 def usual(data: str, base: str) -> dict[str, Any]:
@@ -185,7 +195,8 @@ def resolved(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Refuse a device that torch does not know or see."""
     if device == "auto":
         return
     try:

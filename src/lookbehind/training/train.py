@@ -20,10 +20,9 @@ from lookbehind.data.vision import load as load_data
 from lookbehind.optim.checks import non_negative
 from lookbehind.training import checkpoint
 from lookbehind.training.events import Events
-from lookbehind.training.loop import Training
+from lookbehind.training.job import Job
 from lookbehind.training.parallel import team
 from lookbehind.training.records import Journal, Record, read
-from lookbehind.training.run import Run
 
 STEPS_BETWEEN_TALKS = 20  # of several processes, about stopping and saving
 
@@ -48,7 +47,7 @@ class Storage:
         if Path(self.out).exists() and not Path(self.out).is_dir():
             raise ValueError(f"out={self.out}: a file; give a directory")
 
-    def directory(self, run: Run) -> Path:
+    def directory(self, run: Job) -> Path:
         """Where a run's files are."""
         return Path(self.out) / "runs" / run.id
 
@@ -64,10 +63,11 @@ class Progress:
     """Of the epoch that has just ended."""
 
 
-def load(run: Run, storage: Storage) -> VisionData:
+def load(run: Job, storage: Storage) -> VisionData:
     """The data set of a run, kept in memory for the next one."""
     # only the digits have no official split
-    return _load(run.data, Path(storage.data_dir), run.seed if run.data == "digits" else 0, storage.download)
+    seed = run.seed if run.source == "digits" else 0
+    return _load(run.source, Path(storage.data_dir), seed, storage.download)
 
 
 @lru_cache(maxsize=2)
@@ -75,7 +75,7 @@ def _load(name: str, directory: Path, seed: int, download: bool) -> VisionData:
     return load_data(name, directory, seed=seed, allow_download=download)
 
 
-def check_data(run: Run, storage: Storage, directory: Path | None = None) -> None:
+def check_data(run: Job, storage: Storage, directory: Path | None = None) -> None:
     """See to it that a run which was begun before goes on with the same images; the first time, note which they are.
 
     Its files are in the usual directory if none is given.
@@ -93,7 +93,7 @@ def check_data(run: Run, storage: Storage, directory: Path | None = None) -> Non
         )
 
 
-def finished_records(run: Run, storage: Storage) -> list[Record] | None:
+def finished_records(run: Job, storage: Storage) -> list[Record] | None:
     """The records of a run that was finished before."""
     path = storage.directory(run) / "records.jsonl"
     try:
@@ -105,7 +105,7 @@ def finished_records(run: Run, storage: Storage) -> list[Record] | None:
 
 
 def train(
-    run: Run,
+    run: Job,
     storage: Storage | None = None,
     *,
     watch: Callable[[Progress], None] = lambda progress: None,
@@ -148,14 +148,14 @@ def train(
 
 
 def _train(
-    run: Run, storage: Storage, directory: Path, watch: Callable[[Progress], None], stop: Callable[[], bool]
+    run: Job, storage: Storage, directory: Path, watch: Callable[[Progress], None], stop: Callable[[], bool]
 ) -> list[Record]:
-    training = Training(run, load(run, storage))
+    training = run.begin(load(run, storage))
     processes = training.team
-    saved = checkpoint.load_latest(directory, run.filled.device) if processes.first else None
+    saved = checkpoint.load_latest(directory, run.place) if processes.first else None
     # the others after the first, which removes what is damaged
     if processes.told(saved is not None) and not processes.first:
-        saved = checkpoint.load_latest(directory, run.filled.device)
+        saved = checkpoint.load_latest(directory, run.place)
     if saved is not None:
         training.load(saved["training"])
     journal = Journal(directory / "records.jsonl" if processes.first else None, saved["records"] if saved else ())
@@ -170,7 +170,7 @@ def _train(
 
     def after_step() -> bool:
         nonlocal due
-        watch(Progress(run.id, training.step, training.course.steps))
+        watch(Progress(run.id, training.step, training.steps))
         if processes.world > 1 and training.step % STEPS_BETWEEN_TALKS:
             return True  # what one decides alone, the others must be told, which takes time
         wishes = processes.told((stop(), monotonic() > due))
@@ -190,7 +190,7 @@ def _train(
         if events:
             events.append(record)
         save()
-        watch(Progress(run.id, training.step, training.course.steps, record))
+        watch(Progress(run.id, training.step, training.steps, record))
         if processes.told(stop()):
             return journal.records
     end = training.end_record(journal.records)
@@ -226,7 +226,7 @@ def _alone(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def as_the_run_says(run: Run) -> Iterator[None]:
+def as_the_run_says(run: Job) -> Iterator[None]:
     """Threads, random numbers and deterministic kernels of a run; all as before afterwards."""
     threads = torch.get_num_threads()
     torch.set_num_threads(run.threads)

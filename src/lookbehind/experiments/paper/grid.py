@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lookbehind.experiments.paper.scales import Scale, Task
-from lookbehind.training.run import Run, with_overrides
+from lookbehind.training.run import Run
 
 FAMILIES = ("sam", "asam")
 ADAPTIVE = "adaptive"
@@ -23,12 +23,12 @@ class Arm:
 
     def runs(self, task: Task, seeds: range) -> list[Run]:
         """All runs, candidate by candidate."""
-        return [with_overrides(task.settings, one, seed) for one in self.candidates for seed in seeds]
+        return [task.settings.run(one, seed) for one in self.candidates for seed in seeds]
 
 
 def radius(task: Task, family: str, factor: float = 1.0) -> float:
     """A multiple of the task's default radius."""
-    run = with_overrides(task.settings, family, 0)
+    run = task.settings.run(family, 0)
     return float(f"{run.radius(family) * factor:.6g}")
 
 

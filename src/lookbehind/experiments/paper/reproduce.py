@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from lookbehind.experiments.cluster import run_all_on_ray
 from lookbehind.experiments.compare import workers_for
-from lookbehind.experiments.display import cost_of
 from lookbehind.experiments.paper.catalogue import experiment
 from lookbehind.experiments.paper.scales import SCALES, Scale, changed
 from lookbehind.experiments.pool import Ended, Told, run_all
@@ -106,7 +105,7 @@ def unfinished(wanted: Reproduction) -> list[tuple[Run, Measures]]:
 
 def cost_in_trainings(wanted: Reproduction) -> float:
     """What all runs cost together, in trainings of plain SGD."""
-    return sum(cost_of(run) / (run.filled.epochs or 1) for run, _ in runs_of(wanted))
+    return sum(run.cost / (run.filled.epochs or 1) for run, _ in runs_of(wanted))
 
 
 def _done(run: Run, measures: Measures, storage: Storage) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from lookbehind.training.measuring import Measures
-from lookbehind.training.run import setting_from_text
+from lookbehind.training.overrides import setting_from_text
 from lookbehind.training.settings import Settings
 
 

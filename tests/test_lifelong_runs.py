@@ -1,0 +1,204 @@
+"""Lifelong runs as values and from beginning to end: ids, records, resuming, wrong input."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lookbehind.data.vision import load
+from lookbehind.lifelong import metrics
+from lookbehind.lifelong.run import LifelongRun, LifelongSettings
+from lookbehind.training.train import Storage, train
+
+SETTINGS = LifelongSettings(tasks=3, epochs=2, width=4, hidden=8, lr=0.1, k=2)
+METHODS = ("sgd", "er+sgd", "er+lookahead-sgd", "er+lookbehind-sam", "lookahead-c-maml", "lookbehind-c-maml:alpha=1")
+
+TRAIN = """
+import sys
+from pathlib import Path
+from lookbehind.lifelong.run import LifelongSettings
+from lookbehind.training.train import Storage, train
+
+run = LifelongSettings(tasks=3, epochs=2, width=4, hidden=8, lr=0.1, k=2).run(sys.argv[1], 0)
+storage = Storage(out=Path(sys.argv[2]), checkpoint_minutes=0)
+train(run, storage, watch=lambda progress: print(progress.step, flush=True))
+"""
+
+
+def outcome(run: LifelongRun, storage: Storage) -> tuple[list[dict], dict]:
+    """All records but for the seconds, and the weights."""
+    directory = storage.directory(run)
+    lines = (directory / "records.jsonl").read_text().splitlines()
+    told = [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+    return told, torch.load(directory / "weights.pt", weights_only=True)
+
+
+def assert_same(run: LifelongRun, one: Storage, two: Storage) -> None:
+    (told, weights), (others, expected) = outcome(run, one), outcome(run, two)
+    assert told == others
+    for name, value in expected.items():
+        assert torch.equal(weights[name], value), name
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_that_is_stopped_after_every_step_ends_as_one_that_is_not(method, tmp_path):
+    run = SETTINGS.run(method, 0)
+    straight, stopped = Storage(out=tmp_path / "one"), Storage(out=tmp_path / "two")
+    train(run, straight)
+    calls = 0
+    while not (stopped.directory(run) / "weights.pt").exists():
+        train(run, stopped, stop=lambda: True)
+        calls += 1
+    assert calls > 20  # in the middle of every task
+    assert_same(run, straight, stopped)
+
+
+def test_a_run_that_is_killed_goes_on_bit_for_bit(tmp_path):
+    method = "er+lookbehind-sam"
+    run = SETTINGS.run(method, 0)
+    straight, killed = Storage(out=tmp_path / "one"), Storage(out=tmp_path / "two")
+    train(run, straight)
+    draws = random.Random(method)
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", TRAIN, method, str(killed.out)], stdout=subprocess.PIPE, text=True
+        )
+        steps = draws.randrange(1, 14)
+        for _ in range(steps):
+            process.stdout.readline()
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    subprocess.run([sys.executable, "-c", TRAIN, method, str(killed.out)], check=True, capture_output=True)
+    assert_same(run, straight, killed)
+
+
+def test_records_tell_the_matrix_and_its_metrics(tmp_path):
+    run = LifelongRun(tasks=3, epochs=2, lr=0.1, method="er+sam", seed=1)
+    records = train(run, Storage(out=tmp_path))
+    epochs, end = records[:-1], records[-1]
+    assert [(r["task"], r["epoch_of_task"]) for r in epochs] == [(t, e) for t in (1, 2, 3) for e in (1, 2)]
+    rows = [r["test_accuracies"] for r in epochs if r["test_accuracies"]]
+    assert end["matrix"] == rows
+    assert [len(row) for row in rows] == [3, 3, 3]  # all tasks, also those to come
+    assert end["test_accuracy"] == metrics.average_accuracy(rows) == end["best_test_accuracy"]
+    assert end["forgetting"] == metrics.forgetting(rows)
+    assert end["backward_transfer"] == metrics.backward_transfer(rows)
+    assert end["learning_accuracy"] == metrics.learning_accuracy(rows)
+    assert end["gradient_evaluations"] == 2 * end["steps"]
+    assert [r["test_accuracy"] for r in epochs if r["test_accuracies"]] == pytest.approx(metrics.averages_so_far(rows))
+    assert end["learning_accuracy"] > 80  # it does learn: two digits at a time
+    assert epochs[-1]["remembered"] == 20
+
+
+def test_tasks_so_far_give_the_same_metrics_as_all(tmp_path):
+    ends = []
+    for evaluate in ("all", "seen"):
+        run = LifelongRun(tasks=3, epochs=1, width=4, hidden=8, method="er+sgd", evaluate=evaluate)
+        ends.append(train(run, Storage(out=tmp_path))[-1])
+    for name in ("test_accuracy", "forgetting", "backward_transfer", "learning_accuracy", "validation_accuracy"):
+        assert ends[0][name] == ends[1][name], name
+    assert [len(row) for row in ends[1]["matrix"]] == [1, 2, 3]
+
+
+def test_validation_images_are_never_learned_and_choose_without_the_test_images():
+    run = SETTINGS.run("er+sgd", 0)
+    training = run.begin(load("digits", seed=0))
+    for task, batches in zip(training.stream.tasks, training._train, strict=True):
+        assert len(batches.images) == len(task.train)
+        mine = {image.numpy().tobytes() for image in task.train.pixels}
+        assert not mine & {image.numpy().tobytes() for image in task.validation.pixels}
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
+    for method in ("sgd", "er+sam", "lookahead-c-maml"):
+        run = LifelongRun(tasks=2, epochs=1, width=4, hidden=8, method=method, lr=1e20, clip=None, k=2)
+        end = train(run, Storage(out=tmp_path))[-1]
+        assert end["diverged"], method
+        assert end["test_accuracy"] is None
+        assert end["matrix"] is None
+
+
+def test_sgd_is_replay_with_no_memory(tmp_path):
+    alone = train(SETTINGS.run("sgd", 0), Storage(out=tmp_path))[-1]
+    none = train(SETTINGS.run("er+sgd:memory=0", 0), Storage(out=tmp_path))[-1]
+    assert alone["matrix"] == none["matrix"]
+
+
+@pytest.mark.parametrize(
+    ("method", "unread"),
+    [
+        ("sgd", {"rho": 0.7, "k": 9, "alpha": 0.1, "memory": 7, "inner_lr": 0.3}),
+        ("er+sam", {"k": 9, "alpha": 0.1, "asam_rho": 3.0, "outer": "meta"}),
+        ("lookahead-c-maml", {"rho": 0.7, "alpha": 0.1, "clip_ascent": True, "outer": "meta", "climb": "fast"}),
+        ("lookbehind-c-maml", {"asam_rho": 3.0, "clip_ascent": True}),
+    ],
+)
+def test_an_id_follows_from_what_the_method_reads(method, unread):
+    from dataclasses import replace
+
+    plain = LifelongRun(method=method)
+    assert replace(plain, **unread).id == plain.id
+    for name in ("lr", "batch_size", "data", "seed"):
+        changed = {"lr": 0.5, "batch_size": 5, "data": "split-cifar100", "seed": 3}[name]
+        assert replace(plain, **{name: changed}).id != plain.id, name
+
+
+def test_ids_do_not_change_between_versions():
+    """Runs that people have are found again."""
+    assert LifelongRun(method="er+lookbehind-sam", data="split-cifar100").id == "er_lookbehind-sam-seed0-851bfe933f"
+    assert (
+        LifelongSettings().run("lookbehind-c-maml:k=2,rho=0.005,alpha=1", 2).id == "lookbehind-c-maml-seed2-aac391d4eb"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"data": "split-mnist"}, "data='split-mnist'"),
+        ({"tasks": 6}, "tasks=6: split-digits has 5"),
+        ({"method": "er+sams"}, "did you mean sam"),
+        ({"method": "er+adam"}, "base is SGD"),
+        ({"method": "er+m-sam"}, "whole minibatches"),
+        ({"method": "lookahead-c-maml", "alpha": "adaptive", "k": 0}, "k=0"),
+        ({"method": "lookbehind-c-maml", "alpha": "adaptive"}, "it needs a number"),
+        ({"method": "er+lookahead-sgd", "alpha": "adaptive"}, "it needs a number"),
+        ({"memory": -1}, "memory=-1"),
+        ({"replay": -2}, "replay=-2"),
+        ({"clip": 0.0}, "clip=0"),
+        ({"reservoir": "fair"}, "reservoir='fair'"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_wrong_settings_are_named(settings, message):
+    with pytest.raises(ValueError, match=message):
+        LifelongRun(**settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("er+sgd:rho=0.1", "does not read rho"),
+        ("er+sgd:epochs=3", "must be the same for all methods"),
+        ("er+sgd:replays=3", "did you mean replay"),
+        ("er+sgd:memory", "NAME=VALUE"),
+        ("lookahead-c-maml:outer=meta", "does not read outer"),
+        ("er+sgd:seed=3", "seed is not a setting of a method"),
+    ],
+)
+def test_wrong_overrides_are_named(text, message):
+    with pytest.raises(ValueError, match=message):
+        LifelongSettings().run(text, 0)
+
+
+def test_a_method_has_its_own_radius():
+    assert LifelongSettings().run("er+lookbehind-asam:rho=0.7", 0).asam_rho == 0.7
+    assert LifelongSettings().run("lookbehind-c-maml:rho=0.7,alpha=1", 0).rho == 0.7
+    assert Path(Storage().directory(LifelongRun())).name == LifelongRun().id
