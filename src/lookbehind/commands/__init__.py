@@ -1,0 +1,1 @@
+"""The commands of the command line, a file each; made from the dataclasses that the Python API takes."""
