@@ -9,7 +9,7 @@ from rich.console import Console
 
 from lookbehind.experiments.display import Display
 from lookbehind.experiments.pool import Ended, Told
-from lookbehind.training.run import Run
+from lookbehind.training.job import Job
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
 
@@ -39,7 +39,7 @@ class Watch:
 
 
 @contextmanager
-def watched(console: Console, runs: Sequence[tuple[str, Run]]) -> Iterator[Watch]:
+def watched(console: Console, runs: Sequence[tuple[str, Job]]) -> Iterator[Watch]:
     """Inside this ``with`` the progress of runs, each with a name for people, is on the terminal."""
     with Display(console, runs) as display:
         yield Watch(display)

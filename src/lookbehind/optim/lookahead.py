@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -319,3 +319,8 @@ def _pairs(slow: dict[Tensor, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
 def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     if targets:
         torch._foreach_copy_(list(targets), list(sources))
+
+
+def slow_weights_of(optimizer: Optimizer) -> AbstractContextManager[None]:
+    """The weights to measure and keep inside this ``with``: Lookahead's slow ones, or those that the model has."""
+    return optimizer.slow_weights() if isinstance(optimizer, Lookahead) else nullcontext()
