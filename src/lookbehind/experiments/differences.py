@@ -151,5 +151,10 @@ def lines_of(
             points = [at[epoch] for epoch in sorted(at)]
             values = [[number for _, number in point] for point in points]
             xs = [fmean(x for x, _ in point) for point in points]
-            lines.append(Line(method, xs, [*map(fmean, values)], [*map(min, values)], [*map(max, values)]))
+            lines.append(line_through(method, xs, values))
     return lines
+
+
+def line_through(method: str, x: Sequence[float], values: Sequence[Sequence[float]]) -> Line:
+    """Mean, least and greatest of the values that the seeds have at each x."""
+    return Line(method, [*x], [*map(fmean, values)], [*map(min, values)], [*map(max, values)])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lookbehind.measures.unchanged import some
+from lookbehind.measures.unchanged import same_modes, some
 from lookbehind.optim.statistics import held_statistics
 
 
@@ -49,19 +49,17 @@ def _estimate(
     batches: Iterable[tuple[Tensor, Tensor]],
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> None:
-    modes = [(module, module.training) for module in model.modules()]
     momenta = [layer.momentum for layer in layers]
-    model.eval()
     try:
-        for layer in layers:
-            layer.reset_running_stats()
-            layer.momentum = None  # cumulative average
-            layer.training = True
-        for inputs, _ in some(batches):
-            with autocast():
-                model(inputs)
+        with same_modes(model):
+            model.eval()
+            for layer in layers:
+                layer.reset_running_stats()
+                layer.momentum = None  # cumulative average
+                layer.training = True
+            for inputs, _ in some(batches):
+                with autocast():
+                    model(inputs)
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
-        for module, mode in modes:
-            module.training = mode

@@ -31,10 +31,10 @@ def unchanged(model: nn.Module) -> Iterator[list[Tensor]]:
     buffers = [(m, name, b) for m in model.modules() for name, b in m._buffers.items() if b is not None]
     tensors: list[Tensor] = [*parameters, *(buffer for _, _, buffer in buffers)]
     kept = [tensor.detach().clone() for tensor in tensors]
-    modes = [(module, module.training) for module in model.modules()]
     gradients = [p.grad for p in parameters]
     try:
-        yield kept[: len(parameters)]
+        with same_modes(model):
+            yield kept[: len(parameters)]
     finally:
         with torch.no_grad():
             for tensor, value in zip(tensors, kept, strict=True):
@@ -43,6 +43,15 @@ def unchanged(model: nn.Module) -> Iterator[list[Tensor]]:
             module._buffers[name] = buffer  # a forward pass may have put another one in its place
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
+
+
+@contextmanager
+def same_modes(model: nn.Module) -> Iterator[None]:
+    """Inside this ``with`` modules may be set to training or evaluation; then each is as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
         for module, mode in modes:
             module.training = mode
 

@@ -6,7 +6,7 @@ from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import scatter_figure
 from lookbehind.experiments.paper.claims import Claim, judged
 from lookbehind.experiments.paper.experiment import Experiment, Output
-from lookbehind.experiments.paper.findings import PROTOCOLS, Findings, measure
+from lookbehind.experiments.paper.findings import Findings, measure
 from lookbehind.experiments.paper.grid import Arm, in_words, radius, rows_at_radius
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.pictures import Picture
@@ -29,7 +29,7 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
 
 def show(findings: Findings) -> Output:
     """Of every row the settings with the best accuracy (k and alpha are not stated in the paper)."""
-    output, by = Output(), PROTOCOLS[findings.protocols[0]]
+    output, by = Output(), findings.chosen_by
     for task in findings.tasks:
         found = {arm.name: findings.best(task, arm, by) for arm in arms(task, findings.scale)}
         cells = {name: cell for name, cell in found.items() if cell is not None}

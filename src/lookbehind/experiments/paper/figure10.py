@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lookbehind.experiments.differences import Line
+from lookbehind.experiments.differences import Line, line_through
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.paper.claims import Claim, judged
@@ -49,9 +49,9 @@ def show(findings: Findings) -> Output:
 
 
 def _line(name: str, cell: Cell) -> Line:
-    at = list(zip(*([epoch["alpha"] for epoch in one.epochs] for one in cell.outcomes), strict=True))
+    alphas = ([epoch["alpha"] for epoch in one.epochs] for one in cell.outcomes)
     epochs = [float(epoch["epoch"]) for epoch in cell.outcomes[0].epochs]
-    return Line(name, epochs, [sum(v) / len(v) for v in at], [*map(min, at)], [*map(max, at)])
+    return line_through(name, epochs, [*zip(*alphas, strict=True)])
 
 
 EXPERIMENT = Experiment(

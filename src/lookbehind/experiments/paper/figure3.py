@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from lookbehind.experiments.differences import Line
+from lookbehind.experiments.differences import Line, line_through
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.paper.claims import Claim, judged
 from lookbehind.experiments.paper.experiment import Experiment, Output
 from lookbehind.experiments.paper.findings import Cell, Findings, measure
-from lookbehind.experiments.paper.grid import FAMILIES, Arm, in_words, radius, rows_at_radius
+from lookbehind.experiments.paper.grid import FAMILIES, Arm, in_words, radius, rows_at_radii, rows_at_radius
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.pictures import Picture
 
 
 def arms(task: Task, scale: Scale) -> list[Arm]:
     """The methods of either family at three radii."""
-    return [
-        arm
-        for family in FAMILIES
-        for factor in scale.few_rhos[:3]
-        for arm in rows_at_radius(family, task, scale, radius(task, family, factor))
-    ]
+    return rows_at_radii(task, scale, scale.few_rhos[:3])
 
 
 def show(findings: Findings) -> Output:
@@ -66,8 +61,7 @@ def _panel(findings: Findings, task: Task, family: str, rho: float, output: Outp
 
 def _line(name: str, cell: Cell, family: str) -> Line:
     measured = [outcome.measures["sharpness"][family] for outcome in cell.outcomes]
-    at = list(zip(*(one["values"] for one in measured), strict=True))
-    return Line(name, measured[0]["radii"], [sum(v) / len(v) for v in at], [*map(min, at)], [*map(max, at)])
+    return line_through(name, measured[0]["radii"], [*zip(*(one["values"] for one in measured), strict=True)])
 
 
 EXPERIMENT = Experiment(

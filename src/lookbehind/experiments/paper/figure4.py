@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from lookbehind.experiments.differences import Line
+from lookbehind.experiments.differences import Line, line_through
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.paper import grid
@@ -65,8 +65,7 @@ def _is_of(name: str, family: str) -> bool:
 def _line(name: str, cell: Cell) -> Line:
     measured = [outcome.measures["noise"] for outcome in cell.outcomes]
     curves = [[fmean(draws) for draws in one["values"]] for one in measured]
-    at = list(zip(*curves, strict=True))
-    return Line(name, measured[0]["sigmas"], [*map(fmean, at)], [*map(min, at)], [*map(max, at)])
+    return line_through(name, measured[0]["sigmas"], [*zip(*curves, strict=True)])
 
 
 EXPERIMENT = Experiment(

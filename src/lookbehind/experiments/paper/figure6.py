@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from lookbehind.experiments.paper.claims import Claim, judged
 from lookbehind.experiments.paper.experiment import Experiment, Output
-from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings
-from lookbehind.experiments.paper.grid import FAMILIES, Arm, in_words, radius, rows_at_radius
+from lookbehind.experiments.paper.findings import Cell, Findings
+from lookbehind.experiments.paper.grid import FAMILIES, Arm, in_words, radius, rows_at_radii, rows_at_radius
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.paper.tables import draw_curves
 
 
 def arms(task: Task, scale: Scale) -> list[Arm]:
     """The methods of either family at every radius of the figure."""
-    return [
-        arm
-        for family in FAMILIES
-        for factor in scale.few_rhos
-        for arm in rows_at_radius(family, task, scale, radius(task, family, factor))
-    ]
+    return rows_at_radii(task, scale, scale.few_rhos)
 
 
 def show(findings: Findings) -> Output:
     """A curve per method, with the best of the settings at each rho."""
-    output, protocol = Output(), findings.protocols[0]
-    key, by = REPORTED[protocol], PROTOCOLS[protocol]
+    output, key, by = Output(), findings.reported, findings.chosen_by
     for task in findings.tasks:
         for family in FAMILIES:
             upper = family.upper()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lookbehind.experiments.paper.claims import Claim, judged
 from lookbehind.experiments.paper.experiment import Experiment, Output
-from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings
+from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, in_words, written
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.paper.tables import draw_curves
@@ -59,8 +59,7 @@ def _curves(findings: Findings, task: Task, family: str, by: str) -> dict[str, d
 
 def show(findings: Findings) -> Output:
     """Accuracy over the epoch of the switch, and in which half of the training Lookbehind gains more."""
-    output, protocol = Output(), findings.protocols[0]
-    key, by = REPORTED[protocol], PROTOCOLS[protocol]
+    output, key, by = Output(), findings.reported, findings.chosen_by
     for task in findings.tasks:
         for family in FAMILIES:
             curves = _curves(findings, task, family, by)

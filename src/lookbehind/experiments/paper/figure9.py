@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lookbehind.experiments.paper.claims import Claim, judged
 from lookbehind.experiments.paper.experiment import Experiment, Output
-from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings
+from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, radius, written
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.paper.tables import draw_curves
@@ -28,8 +28,7 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
 
 def show(findings: Findings) -> Output:
     """A curve over k for each kind."""
-    output, protocol = Output(), findings.protocols[0]
-    key, by = REPORTED[protocol], PROTOCOLS[protocol]
+    output, key, by = Output(), findings.reported, findings.chosen_by
     for task in findings.tasks:
         ks = findings.scale.values_of_k(task)
         for family in FAMILIES:

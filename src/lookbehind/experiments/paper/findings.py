@@ -99,6 +99,16 @@ class Findings:
         held_out = all(task.settings.validation for task in self.tasks)
         return ("honest", "paper") if held_out else ("paper",)
 
+    @property
+    def reported(self) -> str:
+        """What a figure shows, by the first of the protocols."""
+        return REPORTED[self.protocols[0]]
+
+    @property
+    def chosen_by(self) -> str:
+        """By what a figure's settings are chosen, by the same protocol."""
+        return PROTOCOLS[self.protocols[0]]
+
     def cell(self, task: Task, candidate: str) -> Cell:
         """A method with its settings."""
         runs = Arm("", (candidate,)).runs(task, self.seeds)

@@ -112,6 +112,16 @@ def rows_at_radius(family: str, task: Task, scale: Scale, rho: float) -> list[Ar
     ]
 
 
+def rows_at_radii(task: Task, scale: Scale, factors: Sequence[float]) -> list[Arm]:
+    """The methods of either family at each of some multiples of its default radius."""
+    return [
+        arm
+        for family in FAMILIES
+        for factor in factors
+        for arm in rows_at_radius(family, task, scale, radius(task, family, factor))
+    ]
+
+
 def controls(family: str, task: Task, scale: Scale) -> Iterator[Arm]:
     """What moves as far per minibatch as Lookbehind, and could explain its gain. Not in the paper."""
     upper = family.upper()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from lookbehind.experiments.figures import heatmap_figure
 from lookbehind.experiments.paper.claims import Claim, judged
 from lookbehind.experiments.paper.experiment import Output
-from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Findings
+from lookbehind.experiments.paper.findings import Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, over_k_and_alpha, written
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.pictures import Picture
@@ -28,12 +28,11 @@ def arms_of(method: str) -> Callable[[Task, Scale], list[Arm]]:
 
 def heatmaps(findings: Findings, figure: str, method: str) -> Output:
     """A panel per family and task: the difference to the baseline; N/A where a seed diverged."""
-    output, protocol = Output(), findings.protocols[0]
-    key = REPORTED[protocol]
+    output, key = Output(), findings.reported
     for task in findings.tasks:
         ks, alphas = findings.scale.values_of_k(task), sorted(findings.scale.alphas)
         for family in FAMILIES:
-            base = findings.best(task, default(family, task), PROTOCOLS[protocol])
+            base = findings.best(task, default(family, task), findings.chosen_by)
             if base is None or (level := base.mean(key)) is None:
                 continue
             cells = [

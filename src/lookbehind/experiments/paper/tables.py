@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
 
-from lookbehind.experiments.differences import Line
+from lookbehind.experiments.differences import Line, line_through
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.measure_tables import Grid
@@ -72,8 +71,7 @@ def line_over(name: str, points: Mapping[float, Cell | None], key: str | Callabl
     kept = [(x, values) for x, values in kept if values]
     if not kept:
         return None
-    xs, values = [x for x, _ in kept], [v for _, v in kept]
-    return Line(name, xs, [*map(fmean, values)], [*map(min, values)], [*map(max, values)])
+    return line_through(name, [x for x, _ in kept], [values for _, values in kept])
 
 
 def draw_curves(
