@@ -15,6 +15,7 @@ try:
 
     from lookbehind.commands.compare import Compare
     from lookbehind.commands.evaluate import Evaluate
+    from lookbehind.commands.lifelong import Lifelong
     from lookbehind.commands.list import List
     from lookbehind.commands.reproduce import Reproduce
     from lookbehind.commands.shared import INTERRUPTED, say
@@ -22,10 +23,11 @@ try:
 except ImportError as error:  # the core installs with torch alone
     sys.exit(f"the command line needs {error.name}: pip install 'lookbehind[experiments]'")
 
-Command = Compare | Train | Evaluate | Reproduce | List
+Command = Compare | Train | Lifelong | Evaluate | Reproduce | List
 COMMANDS: dict[str, type[Command]] = {
     "compare": Compare,
     "train": Train,
+    "lifelong": Lifelong,
     "evaluate": Evaluate,
     "reproduce": Reproduce,
     "list": List,

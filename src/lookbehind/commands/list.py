@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lookbehind.commands.shared import say
+from lookbehind.data.tasks import STREAMS
 from lookbehind.data.vision import SETS
 from lookbehind.experiments.paper.catalogue import IDS, experiment
 from lookbehind.experiments.paper.reproduce import Reproduction, cost_in_trainings
@@ -36,7 +37,10 @@ class List:
         shown: dict[str, list[tuple[str, ...]]] = {
             "methods": [(m.name, m.about, _cost(m.name)) for m in METHODS.values()],
             "models": [(name, about) for name, (_, about) in MODELS.items()],
-            "data": [(name, known.about) for name, known in SETS.items()],
+            "data": [
+                *((name, known.about) for name, known in SETS.items()),
+                *((name, f"lifelong learning: {split.about}") for name, split in STREAMS.items()),
+            ],
             "experiments": [experiment_row(name) for name in IDS] if self.what in ("all", "experiments") else [],
         }
         heads = {
@@ -55,6 +59,7 @@ class List:
                 console.print(table)
         if self.what in ("all", "methods"):
             say(console, "A method's own settings follow a colon: lookbehind-sam:k=2,alpha=adaptive")
+            say(console, "For lifelong learning also with replay, er+METHOD, and lookahead-c-maml, lookbehind-c-maml")
             say(console, "A method may change on the way: sam+lookbehind-sam@20 changes after epoch 20")
         return 0
 

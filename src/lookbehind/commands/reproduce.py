@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lookbehind.commands.shared import INTERRUPTED, say, watched
 from lookbehind.experiments.paper.reproduce import Reproduction, reproduce, unfinished
-from lookbehind.experiments.results import described
+from lookbehind.training.job import described
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,27 @@ def label(axes: Axes, ends: Mapping[str, tuple[float, float]], seen: Looks) -> N
         write(axes, names[method], (1, y), 17, "left")
 
 
+def paneled(names: Sequence[str]) -> tuple[Figure, list[Axes], Axes]:
+    """Square panels with a name above each, two in a line; and below them the place for a bar of colours."""
+    columns = min(2, len(names))
+    lines = -(-len(names) // columns)
+    titles = [folded(name, 26) for name in names]
+    title = max(map(len, titles)) * LINE + 6
+    side = (WIDTH - 20) / 2 - 20
+    height = lines * (side + title + 18) + 50
+    figure, found = blank(height), []
+    for i, words in enumerate(titles):
+        left = 24 + (i % columns) * (side + 18)
+        bottom = height - (i // columns + 1) * (side + title + 18) + 14
+        axes = figure.add_axes((left / WIDTH, bottom / height, side / WIDTH, side / height), facecolor="none")
+        axes.grid(visible=False)
+        axes.tick_params(labelleft=i % columns == 0)
+        write(axes, words, (0.5, 1 + (title / 2 - 2) / side), 0, "center")
+        found.append(axes)
+    wide = columns * side + (columns - 1) * 18
+    return figure, found, figure.add_axes((24 / WIDTH, 34 / height, wide / WIDTH, 8 / height))
+
+
 def write(axes: Axes, lines: Sequence[str], at: tuple[float, float], aside: float, side: str) -> None:
     """Each line a text of its own: the page's font is not the one that matplotlib would align them by."""
     for i, line in enumerate(lines):

@@ -26,6 +26,7 @@ from lookbehind.experiments.drawing import (
     label,
     log_scale,
     name_axes,
+    paneled,
     write,
 )
 from lookbehind.experiments.results import Row, Spread
@@ -195,21 +196,12 @@ def heatmap_figure(
 @drawn
 def planes_figure(planes: Mapping[str, Mapping[str, Any]]) -> Figure:
     """The loss in a plane around each network, as contours, with the same colours for all."""
-    columns = min(2, len(planes))
-    lines = -(-len(planes) // columns)
-    names = {method: folded(method, 26) for method in planes}
-    title = max(len(name) for name in names.values()) * LINE + 6
-    side = (WIDTH - 20) / 2 - 20
-    height = lines * (side + title + 18) + 50
-    figure = blank(height)
+    figure, panels, bar = paneled(list(planes))
     values = [v for plane in planes.values() for row in plane["plane"] for v in row if v is not None and v > 0]
     low, high = (min(values), max(values)) if values else (0.1, 1.0)
     # what is a thousand times the least loss is all the same hill
     levels = np.geomspace(low, min(max(high, 1.1 * low), 1000 * low), 13)
-    for i, (method, plane) in enumerate(planes.items()):
-        left = 24 + (i % columns) * (side + 18)
-        bottom = height - (i // columns + 1) * (side + title + 18) + 14
-        axes = figure.add_axes((left / WIDTH, bottom / height, side / WIDTH, side / height), facecolor="none")
+    for axes, plane in zip(panels, planes.values(), strict=True):
         losses = np.array([[np.nan if v is None else v for v in row] for row in plane["plane"]]).T
         clipped = np.clip(np.nan_to_num(losses, nan=levels[-1]), levels[0], levels[-1])
         drawn_planes = axes.contourf(
@@ -219,12 +211,9 @@ def planes_figure(planes: Mapping[str, Mapping[str, Any]]) -> Figure:
             plane["places"], plane["places"], clipped, levels=levels[1:-1:2], colors=ON_PLANES, linewidths=0.35
         )
         axes.plot([0], [0], "+", color=ON_PLANES, markersize=8)
-        axes.grid(visible=False)
         ends = [plane["places"][0], 0, plane["places"][-1]]
         axes.set_xticks(ends, [f"{place:g}" for place in ends])
-        axes.set_yticks(ends, [f"{place:g}" for place in ends] if i % columns == 0 else [""] * 3)
-        write(axes, names[method], (0.5, 1 + (title / 2 - 2) / side), 0, "center")
-    bar = figure.add_axes((24 / WIDTH, 34 / height, (2 * side + 18) / WIDTH, 8 / height))
+        axes.set_yticks(ends, [f"{place:g}" for place in ends])
     ticks = [levels[j] for j in (0, 3, 6, 9, 12)]
     figure.colorbar(
         drawn_planes, cax=bar, orientation="horizontal", ticks=ticks, label="training loss", format="{x:.2g}"

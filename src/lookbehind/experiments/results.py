@@ -187,15 +187,6 @@ def method_settings(run: Run) -> dict[str, Any]:
     return values | {"base": run.filled.base, "lr": float(run.filled.lr or 0.0) * factor}
 
 
-def described(run: Run) -> str:
-    """A run by its method and the numbers that tell it from others of the method."""
-    numbers = {key: value for key, value in method_settings(run).items() if key not in ("base", "lr", "eta")}
-    inner = ",".join(
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in numbers.items()
-    )
-    return f"{run.method}:{inner}" if inner else run.method
-
-
 def curve(run: Run, records: Sequence[Record]) -> Curve:
     """The way of a finished run."""
     epochs = [record for record in records if record["event"] == "epoch"]

@@ -210,6 +210,12 @@ class LifelongRun(LifelongSettings):
         return float(self.filled.epochs or 0) * self.gradients
 
     @property
+    def numbers(self) -> dict[str, Any]:
+        """What tells it from other runs of its method, in short."""
+        names = ("lr", "rho", "asam_rho", "k", "alpha", "outer", "replay")
+        return {name: value for name, value in self.identity.items() if name in names}
+
+    @property
     def source(self) -> str:
         """The data set with the images."""
         return STREAMS[self.data].source

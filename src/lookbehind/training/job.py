@@ -70,6 +70,10 @@ class Job(Protocol):
         """By name."""
 
     @property
+    def numbers(self) -> dict[str, Any]:
+        """What tells it from other runs of its method, in short."""
+
+    @property
     def seed(self) -> int:
         """Draws all that is random."""
 
@@ -99,6 +103,14 @@ class Job(Protocol):
 
     def begin(self, data: VisionData) -> InProgress:
         """The training, before its first step."""
+
+
+def described(run: Job) -> str:
+    """A run by its method and the numbers that tell it from others of the method."""
+    inner = ",".join(
+        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in run.numbers.items()
+    )
+    return f"{run.method}:{inner}" if inner else run.method
 
 
 def id_of(run: Any) -> str:

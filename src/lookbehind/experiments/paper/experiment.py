@@ -11,7 +11,7 @@ from lookbehind.experiments.paper.claims import Verdict
 from lookbehind.experiments.paper.findings import Findings
 from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.scales import Scale, Task
-from lookbehind.training.run import Run
+from lookbehind.training.job import Job
 
 if TYPE_CHECKING:  # matplotlib takes long to import, and the worker processes have no use for it
     from lookbehind.experiments.pictures import Picture
@@ -28,13 +28,19 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """A table or figure."""
+class Heading:
+    """What a page is about."""
 
     id: str
     title: str
     claim: str
     """What the paper says of it, in our words."""
+
+
+@dataclass(frozen=True)
+class Experiment(Heading):
+    """A table or figure."""
+
     tasks: tuple[str, ...]
     arms: Callable[[Task, Scale], list[Arm]]
     show: Callable[[Findings], Output]
@@ -42,7 +48,7 @@ class Experiment:
     seeds: int | None = None
     """Where the paper has another number than elsewhere."""
 
-    def runs(self, scale: Scale, seeds: range) -> Iterator[Run]:
+    def runs(self, scale: Scale, seeds: range) -> Iterator[Job]:
         """All runs, seed by seed, so that one can stop early."""
         for seed in seeds:
             for task in scale.tasks_of(self.tasks):

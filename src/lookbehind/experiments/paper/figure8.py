@@ -11,7 +11,7 @@ from lookbehind.experiments.paper.tables import draw_curves
 
 
 def _epochs(task: Task, scale: Scale) -> list[int]:
-    whole = task.settings.epochs or 1
+    whole = task.images.epochs or 1
     return [max(1, round(part * whole)) for part in scale.switches]
 
 
@@ -43,7 +43,7 @@ def _curve_name(family: str, k: int, *, lookbehind_first: bool) -> str:
 
 def _curves(findings: Findings, task: Task, family: str, by: str) -> dict[str, dict[float, Cell | None]]:
     """Both orders for every k, over the epoch of the switch; at the ends there is none."""
-    scale, whole = findings.scale, float(task.settings.epochs or 1)
+    scale, whole = findings.scale, float(task.images.epochs or 1)
     curves: dict[str, dict[float, Cell | None]] = {}
     plain = findings.best(task, default(family, task), by)
     for k in scale.values_of_k(task):
@@ -87,7 +87,7 @@ def _judge_the_order(
     curves: dict[str, dict[float, Cell | None]],
     key: str,
 ) -> None:
-    half = (task.settings.epochs or 1) / 2
+    half = (task.images.epochs or 1) / 2
     epoch = min(_epochs(task, findings.scale), key=lambda one: abs(one - half))
     early, late = (curves[_curve_name(family, k, lookbehind_first=first)][float(epoch)] for first in (True, False))
     if early is None or late is None:

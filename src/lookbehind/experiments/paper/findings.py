@@ -10,9 +10,9 @@ from typing import Any
 from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.results import Spread, spread
+from lookbehind.training.job import Job
 from lookbehind.training.measuring import Measured
 from lookbehind.training.records import Record
-from lookbehind.training.run import Run
 
 PROTOCOLS = {"paper": "best_test_accuracy", "honest": "validation_accuracy"}
 """By what a method's settings are chosen: the paper's best epoch on the test set, or held-out images."""
@@ -24,7 +24,7 @@ REPORTED = {"paper": "best_test_accuracy", "honest": "test_accuracy"}
 class Outcome:
     """A finished run."""
 
-    run: Run
+    run: Job
     records: list[Record]
     measures: dict[str, Measured]
 
@@ -96,7 +96,7 @@ class Findings:
     @property
     def protocols(self) -> tuple[str, ...]:
         """Both, where images were held out."""
-        held_out = all(task.settings.validation for task in self.tasks)
+        held_out = all(task.held_out for task in self.tasks)
         return ("honest", "paper") if held_out else ("paper",)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from lookbehind.experiments.paper.scales import Scale, Task
-from lookbehind.training.run import Run
+from lookbehind.training.job import Job
 
 FAMILIES = ("sam", "asam")
 ADAPTIVE = "adaptive"
@@ -21,14 +21,14 @@ class Arm:
     candidates: tuple[str, ...]
     """Methods with their settings, as ``compare`` takes them."""
 
-    def runs(self, task: Task, seeds: range) -> list[Run]:
+    def runs(self, task: Task, seeds: range) -> list[Job]:
         """All runs, candidate by candidate."""
         return [task.settings.run(one, seed) for one in self.candidates for seed in seeds]
 
 
 def radius(task: Task, family: str, factor: float = 1.0) -> float:
     """A multiple of the task's default radius."""
-    run = task.settings.run(family, 0)
+    run = task.images.run(family, 0)
     return float(f"{run.radius(family) * factor:.6g}")
 
 
@@ -138,9 +138,9 @@ def same_budget(task: Task, scale: Scale) -> Iterator[Arm]:
     k = 5 if 5 in ks else max(ks)
     for method, cost in (("sgd", 1), ("sam", 2), ("asam", 2)):
         factor = (k + 1) / cost
-        longer: dict[str, float | str] = {"epochs": str(round((task.settings.epochs or 0) * factor))}
-        if task.settings.milestones:
-            longer["milestones"] = "/".join(str(round(epoch * factor)) for epoch in task.settings.milestones)
+        longer: dict[str, float | str] = {"epochs": str(round((task.images.epochs or 0) * factor))}
+        if task.images.milestones:
+            longer["milestones"] = "/".join(str(round(epoch * factor)) for epoch in task.images.milestones)
         radii: dict[str, float | str] = {} if method == "sgd" else {"rho": radius(task, method)}
         yield Arm(f"{method.upper()}, {factor:g} times the epochs", (written(method, **radii, **longer),))
 

@@ -14,21 +14,21 @@ from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.output import figure_files, write_files
 from lookbehind.experiments.page import page
 from lookbehind.experiments.paper.claims import Comparison, Verdict
-from lookbehind.experiments.paper.experiment import Experiment, Output
+from lookbehind.experiments.paper.experiment import Heading, Output
 from lookbehind.experiments.report import About
-from lookbehind.experiments.table import signed
+from lookbehind.experiments.table import setting, signed
 
 
-def write_pages(out: Path, experiment: Experiment, output: Output, about: About) -> None:
+def write_pages(out: Path, heading: Heading, output: Output, about: About) -> None:
     """Write all files; each is whole or not there."""
     verdicts = [line for where, verdict in output.verdicts for line in verdict_lines(where, verdict)]
     files: dict[str, str | bytes] = {
-        "results.json": json.dumps(_results(experiment, output, about), indent=2, allow_nan=False),
-        "results.md": _markdown(experiment, output, about, verdicts),
+        "results.json": json.dumps(_results(heading, output, about), indent=2, allow_nan=False),
+        "results.md": _markdown(heading, output, about, verdicts),
         "results.tex": "\n\n".join(map(latex, output.tables)),
         "report.html": page(
             "paper.html.jinja",
-            experiment=experiment,
+            heading=heading,
             tables=output.tables,
             verdicts=verdicts,
             pictures=output.pictures,
@@ -63,8 +63,8 @@ def interval(one: Comparison) -> str:
     return signed(one.difference, decimals) + ("" if one.margin is None else f" ± {one.margin:.{decimals}f}")
 
 
-def _markdown(experiment: Experiment, output: Output, about: About, verdicts: Sequence[dict[str, str]]) -> str:
-    lines = [f"# {experiment.title}", "", f"The paper: {experiment.claim}", ""]
+def _markdown(heading: Heading, output: Output, about: About, verdicts: Sequence[dict[str, str]]) -> str:
+    lines = [f"# {heading.title}", "", *([f"The paper: {heading.claim}", ""] if heading.claim else [])]
     if verdicts:
         heads = ["claim", "where", "difference, 95 %", "verdict"]
         lines += [*table_lines(heads, [list(line.values()) for line in verdicts]), ""]
@@ -72,7 +72,8 @@ def _markdown(experiment: Experiment, output: Output, about: About, verdicts: Se
         lines += [f"## {escaped(grid.title)}", "", grid.note, "", *table_lines(grid.heads, grid.lines), ""]
     lines += [f"![{one.caption}](figures/{one.name}.svg)\n\n{one.title}. {one.caption}\n" for one in output.pictures]
     versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
-    made = f"Versions: {versions}. Machine: {about.machine}. {about.settings['scale']}: {about.settings['runs']}."
+    settings = ", ".join(f"{name} {setting(value)}" for name, value in about.settings.items())
+    made = f"Versions: {versions}. Machine: {about.machine}. Settings: {settings}."
     lines += ["", f"    {about.command}", "", made]
     lines += [line for notice in about.notices for line in ("", f"> {escaped(notice)}")]
     return "\n".join(lines) + "\n"
@@ -95,11 +96,11 @@ def _tex(text: str) -> str:
     return text.replace("±", "$\\pm$").replace("\N{EN DASH}", "--").replace("\N{MINUS SIGN}", "$-$")
 
 
-def _results(experiment: Experiment, output: Output, about: About) -> dict[str, Any]:
+def _results(heading: Heading, output: Output, about: About) -> dict[str, Any]:
     return {
-        "experiment": experiment.id,
-        "title": experiment.title,
-        "claim": experiment.claim,
+        "experiment": heading.id,
+        "title": heading.title,
+        "claim": heading.claim,
         "verdicts": [
             {
                 "claim": verdict.claim.text,

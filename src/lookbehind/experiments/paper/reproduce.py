@@ -1,4 +1,4 @@
-"""Run experiments of the paper and write what they show."""
+"""Job experiments of the paper and write what they show."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any, Literal
 from lookbehind.experiments.cluster import run_all_on_ray
 from lookbehind.experiments.compare import workers_for
 from lookbehind.experiments.paper.catalogue import experiment
-from lookbehind.experiments.paper.scales import SCALES, Scale, changed
+from lookbehind.experiments.paper.scales import SCALES, Scale, Task, changed
 from lookbehind.experiments.pool import Ended, Told, run_all
 from lookbehind.optim.checks import count, one_of
+from lookbehind.training.job import Job
 from lookbehind.training.measuring import Measures, measured, missing
-from lookbehind.training.run import Run
 from lookbehind.training.train import Storage, finished_records, load
 
 
@@ -85,9 +85,9 @@ class Reproduction:
         return int(found[1]) - 1, int(found[2])
 
 
-def runs_of(wanted: Reproduction) -> list[tuple[Run, Measures]]:
+def runs_of(wanted: Reproduction) -> list[tuple[Job, Measures]]:
     """All runs, each once, with what is to be measured of it; those of the first seeds come first."""
-    runs: dict[str, Run] = {}
+    runs: dict[str, Job] = {}
     measures: dict[str, dict[str, None]] = {}
     for name in wanted.experiments:
         for run in experiment(name).runs(wanted.at, wanted.seeds_of(name)):
@@ -97,18 +97,24 @@ def runs_of(wanted: Reproduction) -> list[tuple[Run, Measures]]:
     return [(run, replace(wanted.at.measures, measures=tuple(measures[run.id]))) for run in ordered]
 
 
-def unfinished(wanted: Reproduction) -> list[tuple[Run, Measures]]:
+def unfinished(wanted: Reproduction) -> list[tuple[Job, Measures]]:
     """The runs that still have to be trained or measured, of this part."""
     first, step = wanted.part
     return [(run, m) for run, m in runs_of(wanted)[first::step] if not _done(run, m, wanted.storage)]
 
 
 def cost_in_trainings(wanted: Reproduction) -> float:
-    """What all runs cost together, in trainings of plain SGD."""
-    return sum(run.cost / (run.filled.epochs or 1) for run, _ in runs_of(wanted))
+    """What all runs cost together, each once, in trainings of plain SGD on the same task."""
+    costs: dict[str, float] = {}
+    for name in wanted.experiments:
+        for task in wanted.at.tasks_of(experiment(name).tasks):
+            one = task.settings.run("sgd", 0).cost
+            for arm in experiment(name).arms(task, wanted.at):
+                costs |= {run.id: run.cost / one for run in arm.runs(task, wanted.seeds_of(name))}
+    return sum(costs.values())
 
 
-def _done(run: Run, measures: Measures, storage: Storage) -> bool:
+def _done(run: Job, measures: Measures, storage: Storage) -> bool:
     records = finished_records(run, storage)
     if records is None:
         return False
@@ -138,7 +144,7 @@ def reproduce(
     if wanted.ray is not None and todo:
         run_all_on_ray(todo, wanted.storage, listen, wanted.ray)
         todo = []
-    groups: dict[tuple[str, ...], list[tuple[Run, Measures]]] = {}
+    groups: dict[tuple[str, ...], list[tuple[Job, Measures]]] = {}
     for run, measures in todo:
         groups.setdefault(measures.measures, []).append((run, measures))
     for some in groups.values():
@@ -173,9 +179,9 @@ def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str,
     about = About(
         title=this.title,
         command=command,
-        settings=_settings(wanted, scale, seeds, len(known), len(runs)),
+        settings=_settings(wanted, tasks, seeds, len(known), len(runs)),
         versions=versions(),
-        machine=machine(next(iter(runs.values())).filled.device),
+        machine=machine(next(iter(runs.values())).place),
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         seconds=monotonic() - began,
         notices=notices,
@@ -185,11 +191,11 @@ def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str,
     return out
 
 
-def _settings(wanted: Reproduction, scale: Scale, seeds: range, known: int, runs: int) -> dict[str, Any]:
+def _settings(wanted: Reproduction, tasks: Sequence[Task], seeds: range, known: int, runs: int) -> dict[str, Any]:
     return {
-        "scale": f"{wanted.scale}: {scale.about}",
+        "scale": f"{wanted.scale}: {wanted.at.about}",
         "seeds": f"{seeds.start} to {seeds.stop - 1}",
         "runs": f"{known} of {runs} runs finished",
         "changes": " ".join(wanted.change) or "none",
-        "tasks": json.dumps([task.title for task in scale.tasks]),
+        "tasks": json.dumps([task.title for task in tasks]),
     }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from lookbehind.lifelong.run import LifelongSettings
 from lookbehind.training.measuring import Measures
 from lookbehind.training.overrides import setting_from_text
 from lookbehind.training.settings import Settings
@@ -18,11 +19,36 @@ class Task:
     key: str
     """Short, for files."""
     title: str
-    settings: Settings
+    settings: Settings | LifelongSettings
     stands_for: str
     """The column of the paper whose numbers are shown beside ours."""
     one_k: bool = False
     """Only k = 2 was run there."""
+
+    @property
+    def images(self) -> Settings:
+        """The settings of a task of image classification."""
+        if not isinstance(self.settings, Settings):
+            raise TypeError(f"{self.title} is not a task of image classification")
+        return self.settings
+
+    @property
+    def held_out(self) -> bool:
+        """Are there images that settings can be chosen on, without the test images?"""
+        return bool(self.settings.validation) if isinstance(self.settings, Settings) else True
+
+
+@dataclass(frozen=True)
+class LifelongGrid:
+    """The streams of tasks of lifelong learning, and what is searched over there."""
+
+    tasks: tuple[Task, ...]
+    lrs: tuple[float, ...]
+    rhos: tuple[float, ...]
+    ks: tuple[int, ...]
+    alphas: tuple[float, ...]
+    meta_ks: tuple[int, ...]
+    """Inner steps of C-MAML."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +72,12 @@ class Scale:
     """Where figure 8 switches the method, as parts of the training."""
     seeds: int
     measures: Measures
+    lifelong: LifelongGrid
 
     def task(self, key: str) -> Task:
         """The task of the paper, or the only one that stands for all."""
-        known = {task.key: task for task in self.tasks}
-        return known.get(key, self.tasks[0])
+        tasks = self.lifelong.tasks if key.startswith("split-") else self.tasks
+        return {task.key: task for task in tasks}.get(key, tasks[0])
 
     def tasks_of(self, keys: Sequence[str]) -> list[Task]:
         """The tasks that an experiment of the paper has, each once."""
@@ -121,6 +148,22 @@ PAPER = Scale(
     switches=(0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875),
     seeds=3,
     measures=Measures(),
+    lifelong=LifelongGrid(
+        tasks=(
+            Task("split-cifar100", "Split-CIFAR100", LifelongSettings(data="split-cifar100"), "Split-CIFAR100"),
+            Task(
+                "split-tiny-imagenet",
+                "Split-TinyImageNet",
+                LifelongSettings(data="split-tiny-imagenet"),
+                "Split-TinyImageNet",
+            ),
+        ),
+        lrs=(0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00003, 0.00001),
+        rhos=(0.005, 0.01, 0.05, 0.1),
+        ks=(2, 5, 10),
+        alphas=(0.1, 0.2, 0.5, 0.8, 1.0),
+        meta_ks=(2, 5, 10),
+    ),
 )
 SLICE = Settings(
     data="cifar10",
@@ -149,6 +192,21 @@ LAPTOP = Scale(
     switches=(0.25, 0.5, 0.75),
     seeds=3,
     measures=Measures(sigmas=(0.0, 0.1, 0.2, 0.3, 0.4, 0.5), draws=3),
+    lifelong=LifelongGrid(
+        tasks=(
+            Task(
+                "split-cifar100",
+                "Split-CIFAR100, 2 epochs per task",
+                LifelongSettings(data="split-cifar100", epochs=2, evaluate="seen"),
+                "Split-CIFAR100",
+            ),
+        ),
+        lrs=(0.1, 0.03, 0.01),
+        rhos=(0.05,),
+        ks=(2,),
+        alphas=(0.5,),
+        meta_ks=(2,),
+    ),
 )
 TINY = Settings(data="digits", epochs=2, batch_size=100, validation=60, batchnorm="all")
 SMOKE = Scale(
@@ -164,6 +222,16 @@ SMOKE = Scale(
     switches=(0.5,),
     seeds=2,
     measures=Measures(radii=(0.05, 1.0), asam_radii=(0.5, 1.0), sigmas=(0.0, 0.3), draws=1, images=100),
+    lifelong=LifelongGrid(
+        tasks=(
+            Task("split-digits", "digits, 5 tasks", LifelongSettings(epochs=1, width=4, hidden=8), "Split-CIFAR100"),
+        ),
+        lrs=(0.1, 0.03),
+        rhos=(0.05,),
+        ks=(2,),
+        alphas=(0.5,),
+        meta_ks=(2,),
+    ),
 )
 SCALES = {scale.name: scale for scale in (SMOKE, LAPTOP, PAPER)}
 
@@ -173,7 +241,7 @@ def changed(scale: Scale, words: Sequence[str]) -> Scale:
 
     These are the paper's ambiguities: it does not say, or says one thing where the authors' code does another.
     """
-    kinds = {f.name: str(f.type) for f in fields(Settings)}
+    kinds = {f.name: str(f.type) for kind in (LifelongSettings, Settings) for f in fields(kind)}
     values: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -181,5 +249,15 @@ def changed(scale: Scale, words: Sequence[str]) -> Scale:
         if not equals or key not in kinds:
             raise ValueError(f"change={word!r}: give NAME=VALUE with the name of a setting, such as weight_decay=5e-4")
         values[key] = setting_from_text(key, value, kinds[key])
-    tasks = tuple(replace(task, settings=replace(task.settings, **values)) for task in scale.tasks)
-    return replace(scale, tasks=tasks)
+
+    def with_values(tasks: Sequence[Task]) -> tuple[Task, ...]:
+        return tuple(replace(task, settings=_replaced(task.settings, values)) for task in tasks)
+
+    lifelong = replace(scale.lifelong, tasks=with_values(scale.lifelong.tasks))
+    return replace(scale, tasks=with_values(scale.tasks), lifelong=lifelong)
+
+
+def _replaced(settings: Any, values: dict[str, Any]) -> Any:
+    """Those that these settings have."""
+    names = {f.name for f in fields(settings)}
+    return replace(settings, **{name: value for name, value in values.items() if name in names})

@@ -21,7 +21,7 @@ def show(findings: Findings) -> Output:
     output = Output()
     for task in findings.tasks:
         lines = []
-        epochs = task.settings.epochs or 1
+        epochs = task.images.epochs or 1
         for arm in arms(task, findings.scale):
             cell = findings.best(task, arm, "best_test_accuracy")
             ours = "" if cell is None else with_std(cell.spread("best_epoch"), lambda v: f"{v:.2f}")

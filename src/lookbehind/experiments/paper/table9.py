@@ -14,7 +14,7 @@ from lookbehind.experiments.table import accuracy, with_std
 
 def _sizes(task: Task) -> tuple[int, int]:
     """A quarter and a half of the minibatch: 32 and 64 of the paper's 128."""
-    whole = task.settings.batch_size or 128
+    whole = task.images.batch_size or 128
     return whole // 4, whole // 2
 
 

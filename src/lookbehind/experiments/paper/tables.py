@@ -52,7 +52,7 @@ def _table(
         said = numbers.get(arm.name, {}).get(task.stands_for, "")
         cell = cells.get(arm.name)
         if cell is None:
-            lines.append([arm.name, _missing(findings, task, arm), "", said, "", ""])
+            lines.append([arm.name, missing_words(findings, task, arm), "", said, "", ""])
             continue
         ours = with_std(cell.spread(REPORTED[protocol]), accuracy)
         again = with_std(cell.spread("recalibrated_test_accuracy"), accuracy)
@@ -60,7 +60,8 @@ def _table(
     return Grid(f"{task.title}, {protocol} protocol", SAID[protocol], heads, lines)
 
 
-def _missing(findings: Findings, task: Task, arm: Arm) -> str:
+def missing_words(findings: Findings, task: Task, arm: Arm) -> str:
+    """Why a row has no number."""
     cells = [findings.cell(task, one) for one in arm.candidates]
     return "N/A: a seed diverged" if any(cell.diverged for cell in cells) else "not finished"
 

@@ -1,0 +1,74 @@
+"""The page of a lifelong run: its numbers, and how accuracy came and went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from time import monotonic
+
+from lookbehind.experiments.lifelong_pictures import lifelong_pictures
+from lookbehind.experiments.measure_tables import Grid
+from lookbehind.experiments.output import machine, versions
+from lookbehind.experiments.paper.experiment import Heading, Output
+from lookbehind.experiments.paper.pages import write_pages
+from lookbehind.experiments.report import About
+from lookbehind.experiments.table import accuracy, count
+from lookbehind.lifelong.run import LifelongRun
+from lookbehind.training.records import Record
+
+
+def summary(end: Record) -> dict[str, str]:
+    """What came out, in words and numbers."""
+    return {
+        "average accuracy %": accuracy(end["test_accuracy"]),
+        "forgetting, from the best time on": accuracy(end["forgetting"]),
+        "forgetting, from when it was learned": accuracy(-end["backward_transfer"]),
+        "accuracy when a task was just learned %": accuracy(end["learning_accuracy"]),
+        "average accuracy on held-out images %": accuracy(end["validation_accuracy"]),
+        "gradients": count(end["gradient_evaluations"]),
+        "training images per task": count(end["images_per_task"]),
+    }
+
+
+def write_report(out: Path, run: LifelongRun, records: Sequence[Record], command: str, began: float) -> None:
+    """Write the page, its numbers and its figures into the directory of a finished run."""
+    end = records[-1]
+    label = f"{run.method}, seed {run.seed}"
+    per_task = [
+        [str(task + 1), accuracy(row[task]), accuracy(end["matrix"][-1][task]), _lost(end, task)]
+        for task, row in enumerate(end["matrix"])
+    ]
+    output = Output(
+        tables=[
+            Grid(
+                "What came out",
+                "Of the network after the last task.",
+                ["", "value"],
+                [*map(list, summary(end).items())],
+            ),
+            Grid(
+                "Every task",
+                "Accuracy when it had just been learned and in the end; what was lost since its best time.",
+                ["task", "when learned %", "in the end %", "lost"],
+                per_task,
+            ),
+        ],
+        pictures=list(lifelong_pictures({label: [end["matrix"]]})),
+    )
+    about = About(
+        title=f"{run.data}: {label}",
+        command=command,
+        settings={name: value for name, value in run.identity.items() if name != "method"},
+        versions=versions(),
+        machine=machine(run.place),
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        seconds=monotonic() - began,
+        notices=[],
+    )
+    write_pages(out, Heading("lifelong", about.title, ""), output, about)
+
+
+def _lost(end: Record, task: int) -> str:
+    lost = end["forgetting_per_task"]
+    return accuracy(lost[task]) if task < len(lost) else ""
