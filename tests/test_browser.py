@@ -12,14 +12,14 @@ from dataclasses import replace
 import pytest
 from pages import ABOUT, HOSTILE, MANY, TYPICAL, measured_page
 
+from lookbehind.experiments.claims import judged
 from lookbehind.experiments.figures import heatmap_figure
 from lookbehind.experiments.measure_tables import Grid
+from lookbehind.experiments.pages import write_pages
 from lookbehind.experiments.paper.catalogue import experiment
-from lookbehind.experiments.paper.claims import judged
-from lookbehind.experiments.paper.experiment import Output
-from lookbehind.experiments.paper.pages import write_pages
 from lookbehind.experiments.paper.table1 import CLAIMS
 from lookbehind.experiments.pictures import Picture
+from lookbehind.experiments.shown import Output
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install your system's chromium package")

@@ -11,13 +11,13 @@ import pytest
 from scipy import stats
 
 from lookbehind import cli
+from lookbehind.experiments.claims import Claim, Comparison, judged, pooled_error, quantile
 from lookbehind.experiments.measure_tables import Grid
+from lookbehind.experiments.pages import interval, latex, verdict_lines
 from lookbehind.experiments.paper import numbers
 from lookbehind.experiments.paper.catalogue import IDS, experiment
-from lookbehind.experiments.paper.claims import Claim, Comparison, judged, pooled_error, quantile
 from lookbehind.experiments.paper.findings import Findings, Outcome
 from lookbehind.experiments.paper.grid import Arm, in_words, radius, table_1
-from lookbehind.experiments.paper.pages import interval, latex, verdict_lines
 from lookbehind.experiments.paper.reproduce import Reproduction, reproduce, runs_of, unfinished
 from lookbehind.experiments.paper.scales import LAPTOP, PAPER, SMOKE, changed
 from lookbehind.experiments.paper.table10 import part

@@ -10,9 +10,9 @@ from time import monotonic
 from lookbehind.experiments.lifelong_pictures import lifelong_pictures
 from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.output import machine, versions
-from lookbehind.experiments.paper.experiment import Heading, Output
-from lookbehind.experiments.paper.pages import write_pages
+from lookbehind.experiments.pages import write_pages
 from lookbehind.experiments.report import About
+from lookbehind.experiments.shown import Heading, Output
 from lookbehind.experiments.table import accuracy, count
 from lookbehind.lifelong.run import LifelongRun
 from lookbehind.training.records import Record

@@ -3,38 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from lookbehind.experiments.measure_tables import Grid
-from lookbehind.experiments.paper.claims import Verdict
 from lookbehind.experiments.paper.findings import Findings
 from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.shown import Heading, Output
 from lookbehind.training.job import Job
-
-if TYPE_CHECKING:  # matplotlib takes long to import, and the worker processes have no use for it
-    from lookbehind.experiments.pictures import Picture
-
-
-@dataclass
-class Output:
-    """What an experiment shows."""
-
-    tables: list[Grid] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
-    verdicts: list[tuple[str, Verdict]] = field(default_factory=list)
-    """Each with where it was judged: task and protocol."""
-
-
-@dataclass(frozen=True)
-class Heading:
-    """What a page is about."""
-
-    id: str
-    title: str
-    claim: str
-    """What the paper says of it, in our words."""
 
 
 @dataclass(frozen=True)

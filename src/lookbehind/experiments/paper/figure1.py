@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from lookbehind.experiments.claims import Claim, judged
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import scatter_figure
-from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Experiment, Output
+from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Findings, measure
 from lookbehind.experiments.paper.grid import Arm, in_words, radius, rows_at_radius
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.pictures import Picture
+from lookbehind.experiments.shown import Output
 
 SHARPNESS = measure("sharpness", "sam", "values", 0)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from lookbehind.experiments.claims import Claim, judged
 from lookbehind.experiments.differences import Line, line_through
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
-from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import CIFAR_TASKS, Experiment, Output
+from lookbehind.experiments.paper.experiment import CIFAR_TASKS, Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, adaptive, written
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.pictures import Picture
+from lookbehind.experiments.shown import Output
 
 
 def arms(task: Task, scale: Scale) -> list[Arm]:

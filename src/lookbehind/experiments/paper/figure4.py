@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from lookbehind.experiments.claims import Claim, judged
 from lookbehind.experiments.differences import Line, line_through
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.paper import grid
-from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Experiment, Output
+from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings, Outcome
 from lookbehind.experiments.pictures import Picture
+from lookbehind.experiments.shown import Output
 
 TASKS = ("c10-rn34", "c100-rn50", "in-rn18")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Experiment, Output
+from lookbehind.experiments.claims import Claim, judged
+from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, in_words, radius, rows_at_radii, rows_at_radius
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.paper.tables import draw_curves
+from lookbehind.experiments.shown import Output
 
 
 def arms(task: Task, scale: Scale) -> list[Arm]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Experiment, Output
+from lookbehind.experiments.claims import Claim, judged
+from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, in_words, written
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.paper.tables import draw_curves
+from lookbehind.experiments.shown import Output
 
 
 def _epochs(task: Task, scale: Scale) -> list[int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Experiment, Output
+from lookbehind.experiments.claims import Claim, judged
+from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, radius, written
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.paper.tables import draw_curves
+from lookbehind.experiments.shown import Output
 
 KINDS = ("reach rho, no interpolation", "reach k rho", "reach k rho, adaptive alpha")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from lookbehind.experiments.claims import Claim, judged
 from lookbehind.experiments.figures import heatmap_figure
-from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Output
 from lookbehind.experiments.paper.findings import Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, over_k_and_alpha, written
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.pictures import Picture
+from lookbehind.experiments.shown import Output
 
 
 def arms_of(method: str) -> Callable[[Task, Scale], list[Arm]]:

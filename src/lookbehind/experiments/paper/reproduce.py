@@ -157,8 +157,8 @@ def reproduce(
 def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str, began: float) -> Path:
     # matplotlib takes long to import, and the worker processes have no use for it
     from lookbehind.experiments.output import machine, versions
+    from lookbehind.experiments.pages import write_pages
     from lookbehind.experiments.paper.findings import Findings, Outcome
-    from lookbehind.experiments.paper.pages import write_pages
     from lookbehind.experiments.report import About
 
     this, scale, seeds = experiment(name), wanted.at, wanted.seeds_of(name)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lookbehind.experiments.claims import Claim
 from lookbehind.experiments.paper import grid, numbers
-from lookbehind.experiments.paper.claims import Claim
 from lookbehind.experiments.paper.experiment import ALL_TASKS, Experiment
 from lookbehind.experiments.paper.tables import accuracy_output
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from statistics import fmean
 
 from lookbehind.experiments.measure_tables import Grid
-from lookbehind.experiments.paper.experiment import ALL_TASKS, Experiment, Output
+from lookbehind.experiments.paper.experiment import ALL_TASKS, Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, adaptive, lookbehind, over_k, written
 from lookbehind.experiments.paper.numbers import TABLE_10
 from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.shown import Output
 
 
 def arms(task: Task, scale: Scale) -> list[Arm]:

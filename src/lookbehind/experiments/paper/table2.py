@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from lookbehind.experiments.claims import Claim, judged
 from lookbehind.experiments.lifelong_pictures import lifelong_pictures
 from lookbehind.experiments.measure_tables import Grid
-from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Experiment, Output
+from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings, chosen
 from lookbehind.experiments.paper.grid import Arm, written
 from lookbehind.experiments.paper.numbers import TABLE_2
 from lookbehind.experiments.paper.scales import LifelongGrid, Scale, Task
 from lookbehind.experiments.paper.tables import JUDGED, missing_words
+from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, with_std
 
 SAID = {
@@ -112,6 +113,7 @@ def show(findings: Findings) -> Output:
         matrices = {
             name: [outcome.end["matrix"] for outcome in cell.outcomes if outcome.end["matrix"]]
             for name, cell in cells.items()
+            if name in TABLE_2  # the others would make the figures crowded
         }
         output.pictures += lifelong_pictures(matrices, f"table2-{task.key}")
     return output

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lookbehind.experiments.claims import Claim
 from lookbehind.experiments.paper import numbers
-from lookbehind.experiments.paper.claims import Claim
 from lookbehind.experiments.paper.experiment import ALL_TASKS, Experiment
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, adaptive, lookbehind, plain
 from lookbehind.experiments.paper.scales import Scale, Task

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from lookbehind.experiments.measure_tables import Grid
-from lookbehind.experiments.paper.experiment import ALL_TASKS, Experiment, Output
+from lookbehind.experiments.paper.experiment import ALL_TASKS, Experiment
 from lookbehind.experiments.paper.findings import Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, plain
 from lookbehind.experiments.paper.numbers import BEST_EPOCHS
 from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import with_std
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lookbehind.experiments.paper.claims import Claim
+from lookbehind.experiments.claims import Claim
 from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, radius, written
 from lookbehind.experiments.paper.numbers import TABLE_8

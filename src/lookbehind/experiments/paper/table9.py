@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from lookbehind.experiments.claims import Claim, judged
 from lookbehind.experiments.measure_tables import Grid
-from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Experiment, Output
+from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import REPORTED, Findings
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, written
 from lookbehind.experiments.paper.numbers import TABLE_9
 from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, with_std
 
 

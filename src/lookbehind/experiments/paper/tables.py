@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from lookbehind.experiments.claims import Claim, judged
 from lookbehind.experiments.differences import Line, line_through
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.measure_tables import Grid
-from lookbehind.experiments.paper.claims import Claim, judged
-from lookbehind.experiments.paper.experiment import Output
 from lookbehind.experiments.paper.findings import REPORTED, Cell, Findings, chosen
 from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.numbers import Numbers
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.pictures import Picture
+from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, with_std
 
 JUDGED = {"paper": "protocol of the paper", "honest": "settings chosen on held-out images"}

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lookbehind.experiments.claims import Comparison, Verdict
 from lookbehind.experiments.markdown import escaped, table_lines
 from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.output import figure_files, write_files
 from lookbehind.experiments.page import page
-from lookbehind.experiments.paper.claims import Comparison, Verdict
-from lookbehind.experiments.paper.experiment import Heading, Output
 from lookbehind.experiments.report import About
+from lookbehind.experiments.shown import Heading, Output
 from lookbehind.experiments.table import setting, signed
 
 

@@ -1,0 +1,32 @@
+"""What a page shows, whatever it is about: tables, figures, and verdicts on claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lookbehind.experiments.claims import Verdict
+from lookbehind.experiments.measure_tables import Grid
+
+if TYPE_CHECKING:  # matplotlib takes long to import, and the worker processes have no use for it
+    from lookbehind.experiments.pictures import Picture
+
+
+@dataclass
+class Output:
+    """What an experiment shows."""
+
+    tables: list[Grid] = field(default_factory=list)
+    pictures: list[Picture] = field(default_factory=list)
+    verdicts: list[tuple[str, Verdict]] = field(default_factory=list)
+    """Each with where it was judged: task and protocol."""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What a page is about."""
+
+    id: str
+    title: str
+    claim: str
+    """What the paper says of it, in our words."""
