@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lookbehind import cli
 from lookbehind.data.vision import load
 from lookbehind.lifelong import metrics
 from lookbehind.lifelong.run import LifelongRun, LifelongSettings
@@ -202,3 +203,62 @@ def test_a_method_has_its_own_radius():
     assert LifelongSettings().run("er+lookbehind-asam:rho=0.7", 0).asam_rho == 0.7
     assert LifelongSettings().run("lookbehind-c-maml:rho=0.7,alpha=1", 0).rho == 0.7
     assert Path(Storage().directory(LifelongRun())).name == LifelongRun().id
+
+
+# --- the command
+
+
+def test_the_command_learns_tells_and_writes_a_page(tmp_path, capsys):
+    arguments = ["lifelong", "--method", "er+lookbehind-sam", "--k", "2", "--lr", "0.1", "--epochs", "1"]
+    arguments += ["--out", str(tmp_path)]
+    assert cli.main(arguments) == 0
+    told = capsys.readouterr().out
+    (directory,) = (tmp_path / "runs").iterdir()
+    end = json.loads((directory / "records.jsonl").read_text().splitlines()[-1])
+    assert f"{end['test_accuracy']:.2f}" in told
+    assert f"{end['forgetting']:.2f}" in told
+    page = (directory / "report.html").read_text()
+    for words in ("Average accuracy", "Forgetting per task", "Accuracy on every task after every task"):
+        assert words in page
+    assert "The paper:" not in page
+    tables = json.loads((directory / "results.json").read_text())["tables"]
+    assert [line[0] for line in tables[1]["lines"]] == ["1", "2", "3", "4", "5"]
+    assert tables[1]["lines"][0][2] == f"{end['matrix'][-1][0]:.2f}"
+    assert {path.name for path in (directory / "figures").iterdir()} == {
+        f"lifelong-{name}.{kind}" for name in ("average", "forgetting", "matrix") for kind in ("svg", "pdf")
+    }
+    before = (directory / "records.jsonl").read_text()
+    assert cli.main(arguments) == 0  # a second time nothing is learned again
+    assert (directory / "records.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "split-mnist"], "split-mnist"),
+        (["--method", "er+sams"], "did you mean sam"),
+        (["--method", "lookbehind-c-maml", "--alpha", "adaptive"], "needs a number"),
+        (["--tasks", "9"], "split-digits has 5"),
+    ],
+)
+def test_the_command_names_what_is_wrong(arguments, message, tmp_path, capsys):
+    assert cli.main(["lifelong", *arguments, "--out", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_command_whose_loss_diverges_says_so(tmp_path, capsys):
+    arguments = [
+        "lifelong",
+        "--method",
+        "sgd",
+        "--lr",
+        "1e20",
+        "--clip",
+        "None",
+        "--tasks",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    assert cli.main(arguments) == 0
+    assert "ceased to be finite" in capsys.readouterr().out

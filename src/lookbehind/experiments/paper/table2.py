@@ -133,8 +133,12 @@ def _table(task: Task, protocol: str, rows: Sequence[Arm], cells: Mapping[str, C
         keys = ("test_accuracy", "forgetting", lambda one: -one.end["backward_transfer"], "learning_accuracy")
         ours = [with_std(cell.spread(key), accuracy) for key in keys]
         lines.append([arm.name, *ours, *theirs, cell.settings, count(cell.gradients)])
+    images = {outcome.end["images_per_task"] for cell in cells.values() for outcome in cell.outcomes}
+    learned = (
+        f" {' or '.join(map(count, sorted(images)))} training images per task (the paper: 2,250)." if images else ""
+    )
     note = (
-        f"{SAID[protocol]} Forgetting is from the best time on, without the last task (the paper's); 'less than at "
+        f"{SAID[protocol]}{learned} Forgetting is from the best time on, without the last task (the paper's); 'less than at "
         "first' is from when a task had just been learned, over all tasks (La-MAML's, which the paper copies in its "
         "row of Lookahead-C-MAML)."
     )
