@@ -242,7 +242,8 @@ def test_the_command_learns_tells_and_writes_a_page(tmp_path, capsys):
     ],
 )
 def test_the_command_names_what_is_wrong(arguments, message, tmp_path, capsys):
-    assert cli.main(["lifelong", *arguments, "--out", str(tmp_path)]) == 2
+    with pytest.raises(SystemExit):
+        cli.main(["lifelong", *arguments, "--out", str(tmp_path)])
     assert message in capsys.readouterr().err
 
 
