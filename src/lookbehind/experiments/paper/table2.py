@@ -139,8 +139,8 @@ def _table(task: Task, protocol: str, rows: Sequence[Arm], cells: Mapping[str, C
     )
     note = (
         f"{SAID[protocol]}{learned} Forgetting is from the best time on, without the last task (the paper's); 'less "
-        "than at first' is from when a task had just been learned, over all tasks (La-MAML's, which the paper copies in "
-        "its row of Lookahead-C-MAML)."
+        "than at first' is from when a task had just been learned, over all tasks (La-MAML's, which the paper copies "
+        "in its row of Lookahead-C-MAML)."
     )
     return Grid(f"{task.title}, {protocol} protocol", note, heads, lines)
 
