@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -75,6 +76,12 @@ class Batches:
                 if number + 2 in numbers:
                     waiting.append(pool.submit(batch, number + 2))
                 yield ready
+
+    def onwards(self, start: int) -> Iterator[Batch]:
+        """The minibatches of all epochs, one epoch after the other, from number ``start`` of the first on."""
+        for epoch in itertools.count(start // len(self)):
+            yield from self.epoch(epoch, start % len(self))
+            start = 0
 
     def plain(self, *, shuffled: bool = False) -> Iterator[Batch]:
         """All images once, without augmentation, in their own order or in a random one that is always the same."""

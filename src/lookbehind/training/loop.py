@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from time import perf_counter
 from typing import Any
 
@@ -19,9 +20,9 @@ from lookbehind.measures.accuracy import score
 from lookbehind.measures.batchnorm import recalibrated
 from lookbehind.models import build
 from lookbehind.optim.lookahead import PHASE, Lookahead, slow_weights_of
-from lookbehind.optim.passes import micro_batches
+from lookbehind.optim.passes import micro_batches, switching
 from lookbehind.optim.precision import NonFiniteError
-from lookbehind.training.methods import Method, base_optimizer
+from lookbehind.training.methods import METHODS, Method, base_optimizer
 from lookbehind.training.parallel import load_model, load_optimizer, model_state, optimizer_state, team
 from lookbehind.training.records import Record
 from lookbehind.training.run import Run
@@ -96,6 +97,12 @@ class Training:
                 f"{self.team.world} processes, but the smallest minibatch has {images}: give another --batch-size "
                 "or --train-images, so that each has a part of it"
             )
+        widest = max(method.minibatches(self.run.k) for method in self.run.methods)
+        if widest > self.course.steps_per_epoch:
+            raise ValueError(
+                f"k={self.run.k} with {self.run.method}: a step takes as many minibatches, but an epoch has "
+                f"{self.course.steps_per_epoch}; give a smaller k or --batch-size"
+            )
 
     # --- where it is
 
@@ -112,46 +119,58 @@ class Training:
     @property
     def finished(self) -> bool:
         """Have all steps been taken, or has the loss ceased to be finite?"""
-        return self.diverged or self.step >= self.course.steps
+        return self.diverged or self.step + self._minibatches > self.course.steps
 
     # --- steps
 
     def train_epoch(self, after_step: Callable[[], bool]) -> bool:
-        """Train to the end of the epoch; False if ``after_step`` asked to stop before."""
+        """Train to the end of the epoch; False if ``after_step`` asked to stop before.
+
+        A step that takes several minibatches may end in the next epoch: what is left over at the end of an epoch
+        carries on.
+        """
         self.model.train()
-        start = self.step % self.course.steps_per_epoch
-        batches = self.parts.train.epoch(self.epoch, start)
-        for inputs, labels in batches:
+        epoch, batches = self.epoch, self.parts.train.onwards(self.step)
+        while not self.finished:
+            taken = list(islice(batches, self._minibatches))
             began = perf_counter()
             try:
-                self._step(*self.team.part((inputs, labels)))
+                self._step([self.team.part(batch) for batch in taken])
             except NonFiniteError:
-                self._note_failed_step(len(labels))
+                self._note_failed_step(taken)
                 return True
             finally:
                 self.seconds += perf_counter() - began
-            if self.step % self.course.steps_per_epoch == 0 or self.finished:
+            if self.epoch > epoch or self.finished:
                 return True
             if not after_step():
                 return False
         return True
 
-    def _step(self, inputs: Tensor, labels: Tensor, weight: float) -> None:
+    @property
+    def _minibatches(self) -> int:
+        """That the next step takes."""
+        return self.course.phase(self.step).method.minibatches(self.run.k)
+
+    def _step(self, batches: Sequence[tuple[Tensor, Tensor, float]]) -> None:
         self._follow_the_course()
+        closures = [self._closure(*batch) for batch in batches]
         if self.method.micro:
             size = self.run.micro_batch
+            inputs, labels, weight = batches[0]
             pairs = zip(inputs.split(size), labels.split(size), strict=True)
             self.optimizer.step(micro_batches(*((len(y), self._closure(x, y, weight)) for x, y in pairs)))
         else:
-            self.optimizer.step(self._closure(inputs, labels, weight))
-        self.evaluations += self.method.gradients(self.run.k)
-        if self.method.interpolates and not self.optimizer.last.skipped:  # type: ignore[attr-defined]
-            self.tally.add_alpha(self.optimizer.last.alpha)  # type: ignore[attr-defined]
-        self.step += 1
+            self.optimizer.step(switching(*closures) if self.method.switching else closures[0])
+        self.evaluations += self.method.gradients(self.run.k) * len(batches)
+        alpha = self.optimizer.last.alpha if self.method.interpolates else None  # type: ignore[attr-defined]
+        if alpha is not None:  # a step that was skipped has none, nor has one that goes all the way
+            self.tally.add_alpha(alpha)
+        self.step += len(batches)
 
-    def _note_failed_step(self, images: int) -> None:
-        self.step, self.diverged = self.step + 1, True
-        part = -(-images // self.team.world)
+    def _note_failed_step(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self.step, self.diverged = self.step + len(batches), True
+        part = -(-len(batches[0][1]) // self.team.world)
         chains = -(-part // self.run.micro_batch) if self.method.micro else 1
         self.evaluations += round(self.optimizer.last.evaluations / chains)  # type: ignore[attr-defined]
 
@@ -210,7 +229,8 @@ class Training:
         """What is known at the end of an epoch; starts the sums of the next."""
         tally, self.tally = self.tally.of_all(self.team), Tally(self.run.device)
         self.diverged = self.diverged or not math.isfinite(tally.loss)
-        epoch = -(-self.step // self.course.steps_per_epoch)
+        whole, begun = divmod(self.step, self.course.steps_per_epoch)
+        epoch = whole + 1 if begun and self.finished else whole  # what was begun is the next one's, if there is one
         record: Record = {
             "event": "epoch",
             "epoch": epoch,
@@ -220,7 +240,7 @@ class Training:
             "loss": tally.loss,
             "train_accuracy": tally.accuracy,
         }
-        due = epoch % self.run.evaluate_every == 0 or self.step >= self.course.steps
+        due = epoch % self.run.evaluate_every == 0 or self.finished
         record |= self._measured("validation", self.parts.validation if due else None)
         record |= self._measured("test", self.parts.test if due else None)
         return record | {
@@ -287,6 +307,7 @@ class Training:
             "evaluations": self.evaluations,
             "seconds": self.seconds,
             "diverged": self.diverged,
+            "method": self.method.name,
             "model": model_state(self.model, sharded=self.sharded),
             "optimizer": optimizer_state(self.model, self.optimizer, sharded=self.sharded),
             "scaler": self.scaler.state_dict(),
@@ -303,7 +324,9 @@ class Training:
         self.step, self.evaluations, self.seconds = state["step"], state["evaluations"], state["seconds"]
         self.diverged = state["diverged"]
         load_model(self.model, state["model"], sharded=self.sharded)
-        self.method = self.course.phase(max(self.step - 1, 0)).method  # a switch comes with the next step
+        # a switch of methods comes with the next step; checkpoints of before did not name theirs
+        last = self.course.phase(max(self.step - 1, 0)).method
+        self.method = METHODS[state["method"]] if "method" in state else last
         self.optimizer = self._optimizer(self.method)
         load_optimizer(self.model, self.optimizer, state["optimizer"], sharded=self.sharded)
         if state["scaler"]:

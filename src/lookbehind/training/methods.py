@@ -6,6 +6,7 @@
     lookahead-sam                       inside Lookahead
     lookbehind-sam                      descent with each of the k gradients, then interpolation
     m-sam, multistep-m-sam, lookbehind-m-sam    every micro-batch climbs on its own
+    lookbehind-sam-switching            a new minibatch per ascent step
     sam-long-step, sam-matched, repeat-sam      controls for Lookbehind's longer step
 
 ``sam+lookbehind-sam@20`` switches after epoch 20, with the state of the base optimizer kept. Settings of one method are
@@ -82,6 +83,8 @@ class Method:
     interpolates: bool = False
     lookahead: bool = False
     micro: bool = False
+    switching: bool = False
+    """Does every ascent step take a new minibatch?"""
     base: str = ""
     """The base optimizer, where the name says it; else the run's."""
     long_step: bool = False
@@ -108,7 +111,13 @@ class Method:
 
     def gradients(self, k: int) -> int:
         """Gradient evaluations per minibatch."""
+        if self.switching:
+            return 2  # nothing can be used again: both gradients of a step are of its own minibatch
         return descents.ascents(self.descent(k if self.multistep else 1)) + 1
+
+    def minibatches(self, k: int) -> int:
+        """That one step takes."""
+        return k if self.switching else 1
 
     def rho(self, numbers: Numbers) -> float:
         """The radius of its ascent steps."""
@@ -184,6 +193,15 @@ def _methods() -> Iterator[Method]:
             one,
             long_step=True,
             wide=True,
+        )
+        yield Method(
+            f"lookbehind-{a}-switching",
+            "Lookbehind with a new minibatch per ascent step: the cost of SAM",
+            a,
+            each,
+            True,
+            True,
+            switching=True,
         )
         yield Method(f"repeat-{a}", "control: Lookbehind with its first gradient k times", a, repeat, True, True)
 
