@@ -396,3 +396,17 @@ def test_wrong_words(words, message, capsys, tmp_path):
     shown = capsys.readouterr()
     assert code == 2
     assert message in " ".join((shown.out + shown.err).replace("│", " ").split())
+
+
+def test_all_claims_are_on_one_page(smoke):
+    _, pages, _ = smoke
+    directory = next(iter(pages.values())).parent
+    text = (directory / "index.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| [")]
+    told = {name: json.loads((page / "results.json").read_text())["verdicts"] for name, page in pages.items()}
+    assert len(rows) == sum(max(1, len(verdicts)) for verdicts in told.values())
+    for name, verdicts in told.items():
+        mine = [row for row in rows if row.startswith(f"| [{name}](")]
+        assert [row.split(" | ")[-1].rstrip(" |") for row in mine] == (
+            [one["verdict"] for one in verdicts] or ["shown, not judged"]
+        )

@@ -46,6 +46,8 @@ class Reproduce:
             for verdict in verdicts:
                 say(console, f"{name}: {verdict['verdict']}: {verdict['claim']} ({verdict['where']})", wrapped=True)
             say(console, f"report   {out / 'report.html'}")
+        if pages:
+            say(console, f"claims   {out.parent / 'index.md'}")
         for one in watch.failed:
             say(console, f"failed: {one.run.method}, seed {one.run.seed}: {one.error}")
         return 1 if watch.failed else 0

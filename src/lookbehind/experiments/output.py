@@ -39,9 +39,9 @@ def figure_files(pictures: Sequence[Picture]) -> dict[str, bytes]:
     return {f"figures/{one.name}.{kind}": content for one in pictures for kind, content in one.files.items()}
 
 
-def write_files(out: Path, files: Mapping[str, str | bytes]) -> None:
-    """Write files by their names below a directory; each is whole or not there."""
-    (out / "figures").mkdir(parents=True, exist_ok=True)
+def write_files(out: Path, files: Mapping[str, str | bytes], *, figures: bool = True) -> None:
+    """Write files by their names below a directory, most with figures; each is whole or not there."""
+    (out / "figures" if figures else out).mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         with written_whole(out / name) as file:
             # a path may not be Unicode

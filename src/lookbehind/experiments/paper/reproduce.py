@@ -151,7 +151,15 @@ def reproduce(
         run_all([run for run, _ in some], wanted.storage, wanted.workers, listen, some[0][1])
     if wanted.shard is not None:
         return {}
-    return {name: _write(wanted, name, errors, command, began) for name in wanted.experiments}
+    pages = {name: _write(wanted, name, errors, command, began) for name in wanted.experiments}
+    _write_index(Path(wanted.storage.out) / wanted.scale)
+    return pages
+
+
+def _write_index(directory: Path) -> None:
+    from lookbehind.experiments.paper.index import write_index  # which draws figures, like the pages
+
+    write_index(directory)
 
 
 def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str, began: float) -> Path:

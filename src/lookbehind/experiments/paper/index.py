@@ -1,0 +1,52 @@
+"""All claims of all experiments of a scale on one page, with what our runs say of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from lookbehind.experiments.markdown import escaped, table_lines
+from lookbehind.experiments.output import write_files
+from lookbehind.experiments.paper.catalogue import IDS
+
+
+def write_index(directory: Path) -> Path:
+    """Write ``index.md`` from the results of every experiment below a directory."""
+    lines, counts = [], Counter[str]()
+    for name in IDS:
+        path = directory / name / "results.json"
+        if path.exists():
+            found = json.loads(path.read_text())
+            counts.update(one["verdict"] for one in found["verdicts"])
+            lines += [_line(name, one) for one in found["verdicts"]] or [_without_verdict(name, found)]
+    total = ", ".join(f"{number} {word}" for word, number in counts.most_common())
+    text = [
+        "# What our runs say of the paper's claims",
+        "",
+        f"Of {sum(counts.values())} claims: {total or 'none judged yet'}. A claim holds if the 95 % intervals of all "
+        "its comparisons lie above zero (they hold together, after Dunnett), is contradicted if one lies below, and is "
+        "not resolved otherwise.",
+        "",
+        *table_lines(["experiment", "claim", "where", "difference, 95 %", "verdict"], lines),
+        "",
+    ]
+    write_files(directory, {"index.md": "\n".join(text)}, figures=False)
+    return directory / "index.md"
+
+
+def _line(name: str, verdict: dict[str, Any]) -> list[str]:
+    differences = [one for one in verdict["comparisons"] if one["difference"] is not None]
+    words = ""
+    if differences:
+        least = min(differences, key=lambda one: one["difference"])
+        margin = "" if least["margin"] is None else f" ± {least['margin']:.2g}"
+        words = f"{least['difference']:+.3g}{margin}"
+        words += f" (the least of {len(differences)}: {least['other']})" if len(differences) > 1 else ""
+    link = f"[{name}]({name}/results.md)"
+    return [link, escaped(verdict["claim"]), escaped(verdict["where"]), escaped(words), verdict["verdict"]]
+
+
+def _without_verdict(name: str, found: dict[str, Any]) -> list[str]:
+    return [f"[{name}]({name}/results.md)", escaped(found["claim"]), "", "", "shown, not judged"]
