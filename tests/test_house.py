@@ -24,6 +24,7 @@ LAYERS = {
     "measures": 1,
     "training": 2,
     "lifelong": 3,
+    "translation": 3,
     "experiments": 4,
     "experiments.paper": 5,
     "integrations": 1,

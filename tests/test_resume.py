@@ -195,7 +195,7 @@ def test_other_images_are_not_mixed_into_a_run(tmp_path, monkeypatch):
     interrupted(tmp_path, 3)
     monkeypatch.setattr(module, "load", lambda run, storage: load_data("digits", seed=99))
     with pytest.raises(
-        ValueError, match="was trained on other images than those of digits in data; give another --out"
+        ValueError, match="was trained on other data than that of digits in data; give another --out"
     ):
         train(RUN, Storage(out=tmp_path))
 

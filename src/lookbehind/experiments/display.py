@@ -27,6 +27,7 @@ class Display:
         self._tasks: dict[str, TaskID] = {}
         # work still to do is estimated in gradients: runs differ in their cost by much
         self._costs = {run.id: run.cost for _, run in runs}
+        self._units = {run.id: run.unit for _, run in runs}
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -70,8 +71,9 @@ class Display:
         task = self._task(told.id)
         self._bars.update(task, completed=told.step / told.steps)
         if told.record is not None:
-            accuracy = told.record["test_accuracy"]
-            shown = f", {accuracy:.1f} %" if accuracy is not None else ""
+            known = (told.record.get(name) for name in ("test_accuracy", "validation_accuracy"))
+            accuracy = next((value for value in known if value is not None), None)
+            shown = f", {accuracy:.1f} {self._units[told.id]}" if accuracy is not None else ""
             self._bars.update(task, words=f"epoch {told.record['epoch']}{shown}")
         self._advance(told.id, told.step / told.steps)
 
@@ -88,7 +90,7 @@ class Display:
             return
         else:
             end = told.records[-1]
-            result = "[red]diverged[/]" if end["diverged"] else f"{end['test_accuracy']:.2f} %"
+            result = "[red]diverged[/]" if end["diverged"] else f"{end['test_accuracy']:.2f} {told.run.unit}"
             words = f"{result}, {end['gradient_evaluations']:,} gradients, {end['seconds']:.1f} s"
         self._advance(told.run.id, 1.0)
         self._bars.console.print(f"{escape(self._names[told.run.id])}: {words}", highlight=False)

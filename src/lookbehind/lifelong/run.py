@@ -226,6 +226,11 @@ class LifelongRun(LifelongSettings):
         return self.filled.device
 
     @property
+    def unit(self) -> str:
+        """Of its accuracies."""
+        return "%"
+
+    @property
     def clipping(self) -> clip_norm | None:
         """Of the gradients."""
         return None if self.clip is None else clip_norm(self.clip, ascent=self.clip_ascent)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Protocol
 
-from lookbehind.data.vision import VisionData
 from lookbehind.training.parallel import Team
 from lookbehind.training.records import Record
 
@@ -94,6 +93,10 @@ class Job(Protocol):
         """The device that it runs on."""
 
     @property
+    def unit(self) -> str:
+        """Of what its records call accuracy: % or BLEU."""
+
+    @property
     def cost(self) -> float:
         """Gradients of the whole run, in some unit."""
 
@@ -101,8 +104,8 @@ class Job(Protocol):
     def whole_epochs(self) -> int:
         """About how many records it will have."""
 
-    def begin(self, data: VisionData) -> InProgress:
-        """The training, before its first step."""
+    def begin(self, data: Any) -> InProgress:
+        """The training, before its first step, on the data that was read for it."""
 
 
 def described(run: Job) -> str:

@@ -268,7 +268,7 @@ class Training:
             "diverged": self.diverged,
             "best_test_accuracy": best[0],
             "best_epoch": None if best[1] is None else -best[1],
-            "alpha": _mean_alpha(epochs),
+            "alpha": mean_alpha(epochs),
         }
 
     def scores(self) -> Record:
@@ -345,7 +345,7 @@ class Training:
             return {name: value.clone() for name, value in state.items()}
 
 
-def _mean_alpha(epochs: list[Record]) -> float | None:
+def mean_alpha(epochs: list[Record]) -> float | None:
     """Over the steps of all epochs; the last may be a part of one."""
     starts = [0, *(record["step"] for record in epochs)]
     weighted = [

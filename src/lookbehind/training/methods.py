@@ -132,6 +132,7 @@ class Method:
         numbers: Numbers,
         scaler: torch.amp.GradScaler | None = None,
         ranks: str = "together",
+        rng: str = "fresh",
     ) -> Optimizer:
         """The optimizer around a base that may have been in use before: its state is kept."""
         optimizer = base
@@ -145,6 +146,7 @@ class Method:
                 interpolation=following(numbers.alpha) if self.interpolates else none,
                 model=model,
                 batchnorm=numbers.batchnorm,
+                rng=rng,
                 cosine="none",  # nothing in a record needs it
                 clip=numbers.clipping,
                 scaler=scaler,
@@ -246,11 +248,19 @@ def phases(text: str) -> tuple[Phase, ...]:
 
 
 def base_optimizer(
-    name: str, model: nn.Module, *, lr: float, momentum: float, weight_decay: float, nesterov: bool = False
+    name: str,
+    model: nn.Module,
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    nesterov: bool = False,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
 ) -> Optimizer:
     """SGD, Adam or AdamW over the named parameters; ``momentum`` is SGD's, or the first of Adam's betas."""
     parameters = list(model.named_parameters())
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
     kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
-    return kind(parameters, lr=lr, betas=(momentum, 0.999), weight_decay=weight_decay)
+    return kind(parameters, lr=lr, betas=(momentum, beta2), eps=eps, weight_decay=weight_decay)

@@ -132,6 +132,11 @@ class Run(Settings):
         return self.filled.device
 
     @property
+    def unit(self) -> str:
+        """Of its accuracies."""
+        return "%"
+
+    @property
     def clipping(self) -> clip_norm | None:
         """Of the gradient of every base step."""
         return None if self.clip is None else clip_norm(self.clip)

@@ -24,6 +24,11 @@ class Tally:
         self._sums += torch.stack([loss.detach().double() * len(labels), right.double()])
         self._images += len(labels)
 
+    def add_loss(self, loss: Tensor, count: int) -> None:
+        """Note a mean loss over so many answers (tokens), right or not."""
+        self._sums[0] += loss.detach().double() * count
+        self._images += count
+
     def add_alpha(self, alpha: float | tuple[float, ...]) -> None:
         """Note how far the slow weights went; of one alpha per tensor, the mean."""
         values = alpha if isinstance(alpha, tuple) else (alpha,)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
 
 from lookbehind.data.files import written_whole
-from lookbehind.data.vision import VisionData
+from lookbehind.data.text import CORPORA, load_text
 from lookbehind.data.vision import load as load_data
 from lookbehind.optim.checks import non_negative
 from lookbehind.training import checkpoint
@@ -63,20 +64,22 @@ class Progress:
     """Of the epoch that has just ended."""
 
 
-def load(run: Job, storage: Storage) -> VisionData:
-    """The data set of a run, kept in memory for the next one."""
+def load(run: Job, storage: Storage) -> Any:
+    """The data set of a run, images or text, kept in memory for the next one."""
     # only the digits have no official split
     seed = run.seed if run.source == "digits" else 0
     return _load(run.source, Path(storage.data_dir), seed, storage.download)
 
 
 @lru_cache(maxsize=2)
-def _load(name: str, directory: Path, seed: int, download: bool) -> VisionData:
+def _load(name: str, directory: Path, seed: int, download: bool) -> Any:
+    if name in CORPORA:
+        return load_text(name, directory)
     return load_data(name, directory, seed=seed, allow_download=download)
 
 
 def check_data(run: Job, storage: Storage, directory: Path | None = None) -> None:
-    """See to it that a run which was begun before goes on with the same images; the first time, note which they are.
+    """See to it that a run which was begun before goes on with the same data; the first time, note which it is.
 
     Its files are in the usual directory if none is given.
     """
@@ -88,7 +91,7 @@ def check_data(run: Job, storage: Storage, directory: Path | None = None) -> Non
             file.write(json.dumps(here).encode())
     elif json.loads(path.read_text()) != here:
         raise ValueError(
-            f"{directory} was trained on other images than those of {run.data} in {storage.data_dir}; "
+            f"{directory} was trained on other data than that of {run.data} in {storage.data_dir}; "
             "give another --out, or the --data-dir of before"
         )
 

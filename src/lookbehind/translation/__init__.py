@@ -1,0 +1,1 @@
+"""Machine translation: training a Transformer with any method, beam search and BLEU."""
