@@ -1,6 +1,7 @@
 # make demo   train on real images and print what happened
 # make test   set up .venv and run the tests
 # make lint   style and types
+# make docs   build the documentation into site/, strictly
 PYTHON ?= python3
 VENV ?= .venv
 RUN := $(VENV)/bin
@@ -8,7 +9,7 @@ RUN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint figures clean
+.PHONY: demo test lint docs figures clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "setting up $(VENV): a minute or two, once"
@@ -28,8 +29,11 @@ lint: $(VENV)/.installed
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
+
 figures: $(VENV)/.installed
 	$(RUN)/python docs/idea.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache out
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache out site

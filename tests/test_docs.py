@@ -1,0 +1,78 @@
+"""The documentation is true: its code runs, its commands are understood, its pages name all that is public."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import lookbehind
+from lookbehind.cli import parsed
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+PIECE = re.compile(r"^<!-- (?:prelude|check)\n(.*?)^-->$|^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def pieces(page: Path) -> list[str]:
+    """The Python of a page in its order: code blocks, and what stands in comments before and after them."""
+    return [hidden or shown for hidden, shown in PIECE.findall(page.read_text())]
+
+
+def commands(page: Path) -> list[str]:
+    blocks = re.findall(r"^```bash\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if pieces(page)], ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": page.stem}
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # of other libraries
+        for number, code in enumerate(pieces(page), 1):
+            exec(compile(code, f"{page.name}, piece {number}", "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.stem)
+def test_the_commands_of_a_page_are_understood(page):
+    for line in commands(page):
+        program, *arguments = shlex.split(line, comments=True)
+        assert program == "lookbehind", line
+        parsed(arguments)
+
+
+def test_every_block_says_what_it_is():
+    """So that none is left out of the tests above."""
+    for page in PAGES:
+        kinds = re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+        assert set(kinds) <= {"python", "bash"}, page
+
+
+def test_every_public_name_is_in_the_reference():
+    reference = (ROOT / "docs" / "api.md").read_text()
+    for name in lookbehind.__all__:
+        assert f"::: lookbehind.{name}\n" in reference, name
+        assert getattr(lookbehind, name).__doc__, name
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    for page in [*PAGES, *(ROOT / "docs" / "results").rglob("*.md")]:
+        assert page.relative_to(ROOT / "docs").as_posix() in navigation, page
+
+
+def test_the_site_builds_strictly(tmp_path):
+    """Broken links, pages outside the navigation and unknown names are errors."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Lookbehind-SAM: climb" in (tmp_path / "api" / "index.html").read_text()
