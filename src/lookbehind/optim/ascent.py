@@ -135,6 +135,11 @@ class asam:  # noqa: N801, a value with arguments, used like a function: ascent=
         return torch.abs(weight, out=room(weight)).add_(self.eta if leaf.eta is None else leaf.eta)
 
 
+def reads_slow(rule: Rule) -> bool:
+    """May a rule read the weights before the step? Those may wait on the CPU; a rule of your own is taken to."""
+    return rule is not sam and getattr(rule, "at", "slow") == "slow"
+
+
 def refuse_gradients(leaves: Sequence[Leaf]) -> None:
     """A gradient before the step is a forgotten ``zero_grad``, or one that should have been announced."""
     for leaf in leaves:
@@ -162,7 +167,7 @@ Gradients = Sequence[Tensor | None]
 def scaled_norm(
     rule: Rule,
     leaves: Sequence[Leaf],
-    slow: Vector,
+    slow: Sequence[Tensor],
     point: Vector,
     gradients: Gradients,
     norms: Sequence[Tensor | None],
@@ -183,7 +188,7 @@ def scaled_norm(
 def ascend(
     rule: Rule,
     leaves: Sequence[Leaf],
-    slow: Vector,
+    slow: Sequence[Tensor],
     start: Vector,
     gradients: Gradients,
     scaled_norm: Tensor,

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lookbehind.optim.ascent import Gradients, Leaf, Rule, ascend, scaled_norm
+from lookbehind.optim.ascent import Gradients, Leaf, Rule, ascend, reads_slow, scaled_norm
 from lookbehind.optim.diagnostics import Diagnostics
+from lookbehind.optim.exchange import Exchange
 from lookbehind.optim.passes import HOW_TO_WRITE_A_CLOSURE, Itinerary, Loss, Pass, Walk
 from lookbehind.optim.rng import Replay
 from lookbehind.optim.statistics import held_statistics
 from lookbehind.optim.treatment import Treatment
-from lookbehind.optim.weights import Exchange, Scratch, Vector, dot, norms, on, real, total, total_norm
+from lookbehind.optim.weights import Scratch, Vector, dot, norms, on, real, total, total_norm
 
 
 @dataclass
@@ -86,7 +87,7 @@ class Climb:
     ) -> Generator[Pass, Loss | None, _Evaluation]:
         """Loss and gradient at a point; with ``share`` they are recorded as this chain's."""
         loss = yield from self._ask(point, minibatch, chain)
-        evaluation = self._measured(point, climbs)
+        evaluation = self._measured(climbs)
         if share is not None:
             self.last.record(point, share, loss, evaluation.norm)
         where = f"evaluation {self.last.evaluations} of the step"
@@ -112,7 +113,7 @@ class Climb:
         self.treatment.received(given=False)
         return _scalar(loss)
 
-    def _measured(self, point: int, climbs: bool) -> _Evaluation:
+    def _measured(self, climbs: bool) -> _Evaluation:
         gradients = self._gradients()
         present = [g for g in gradients if g is not None]
         sizes = norms(present)
@@ -121,12 +122,15 @@ class Climb:
             return _Evaluation(gradients, norm, norm)
         each = iter(sizes)
         aligned = [None if g is None else next(each) for g in gradients]
-        held = self.exchange.held
-        slow = self.exchange.slow if held else [real(leaf.parameter) for leaf in self.leaves]
-        here = self.exchange.point if point else slow
+        here = [real(leaf.parameter) for leaf in self.leaves]
+        slow = self._slow_for_the_rule(here)
         return _Evaluation(
             gradients, norm, scaled_norm(self.rule, self.leaves, slow, here, gradients, aligned, self.scratch)
         )
+
+    def _slow_for_the_rule(self, here: Vector) -> Sequence[Tensor]:
+        """The slow weights, if the rule reads them: where they wait on the CPU, bringing them back takes time."""
+        return self.exchange.slow if self.exchange.held and reads_slow(self.rule) else here
 
     @contextmanager
     def _conditions(self, request: Pass) -> Iterator[None]:
@@ -165,11 +169,11 @@ class Climb:
         exchange = self.exchange
         if not exchange.held:
             exchange.hold()
-        start = exchange.slow if from_slow else exchange.point
+        start = exchange.start if from_slow else exchange.point
         ascend(
             self.rule,
             self.leaves,
-            exchange.slow,
+            self._slow_for_the_rule(start),
             start,
             here.gradients,
             here.scaled_norm,

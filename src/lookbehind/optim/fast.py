@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lookbehind.optim.exchange import Exchange
 from lookbehind.optim.interpolation import Interpolation
-from lookbehind.optim.weights import Exchange, Scratch, Vector, real
+from lookbehind.optim.weights import Scratch, Vector, real
 from lookbehind.optim.wrapper import BaseState
 
 

@@ -22,10 +22,11 @@ class Interpolation(Protocol):
         ...
 
     def __call__(
-        self, slow: Vector, first: Vector, fast: Vector, owners: Sequence[Tensor], room: Room
+        self, slow: Sequence[Tensor], first: Vector, fast: Vector, owners: Sequence[Tensor], room: Room
     ) -> float | Sequence[Tensor]:
         """Alpha from the weights before the step, after its first and after its last base step.
 
+        ``slow`` may wait on the CPU, each tensor coming to its device when it is read: read each once if you can.
         ``first`` may be overwritten, where it is not ``fast`` itself; ``room`` gives scratch memory like a tensor.
         """
         ...
@@ -46,7 +47,9 @@ class constant:  # noqa: N801, a value with arguments, used like a function
         """No: only the ends count."""
         return False
 
-    def __call__(self, slow: Vector, first: Vector, fast: Vector, owners: Sequence[Tensor], room: Room) -> float:
+    def __call__(
+        self, slow: Sequence[Tensor], first: Vector, fast: Vector, owners: Sequence[Tensor], room: Room
+    ) -> float:
         """The constant."""
         return self.alpha
 
@@ -68,7 +71,9 @@ class adaptive:  # noqa: N801, a value with arguments, used like a function
         """Yes: the first step is compared with the whole move."""
         return True
 
-    def __call__(self, slow: Vector, first: Vector, fast: Vector, owners: Sequence[Tensor], room: Room) -> list[Tensor]:
+    def __call__(
+        self, slow: Sequence[Tensor], first: Vector, fast: Vector, owners: Sequence[Tensor], room: Room
+    ) -> list[Tensor]:
         """One tensor per parameter; the same one for all, unless per tensor."""
         products = [_products(*tensors, room) for tensors in zip(slow, first, fast, strict=True)]
         if self.per_tensor:
@@ -78,7 +83,7 @@ class adaptive:  # noqa: N801, a value with arguments, used like a function
             return [_alpha(*three) for three in parts]
         both, first_square, whole_square = (total(list(values), owners) for values in zip(*products, strict=True))
         alpha = _alpha(both, first_square, whole_square)
-        return [on(tensor.device, alpha) for tensor in slow]
+        return [on(tensor.device, alpha) for tensor in fast]
 
 
 def _products(slow: Tensor, first: Tensor, fast: Tensor, room: Room) -> tuple[Tensor, Tensor, Tensor]:

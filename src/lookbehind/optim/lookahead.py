@@ -13,12 +13,13 @@ from torch.optim import Optimizer
 
 from lookbehind.optim.checks import count, fraction, one_of
 from lookbehind.optim.diagnostics import Diagnostics
+from lookbehind.optim.exchange import aside
 from lookbehind.optim.frameworks import asked_by_an_unknown_scaler, refuse_what_frameworks_do_wrong
 from lookbehind.optim.joined_state import PREFIX, JoinedState, split
 from lookbehind.optim.passes import Passes
 from lookbehind.optim.ranks import forget_gathered_weights
 from lookbehind.optim.scaling import is_unscaled
-from lookbehind.optim.weights import is_sharded, real
+from lookbehind.optim.weights import is_sharded, on, real
 from lookbehind.optim.wrapper import Wrapper, all_parameters, checked_base
 
 FIRST_MOMENTS = ("momentum_buffer", "exp_avg")  # where SGD and Muon, and the Adam family, keep their momentum
@@ -42,6 +43,8 @@ class Lookahead(Wrapper):
             ``"interpolate"`` as the weights.
         model: the model, for FSDP2: weights that its modules have gathered must be let go when the slow ones are
             shown.
+        offload: keep the slow weights (and slow momenta) in the CPU's memory, to the same bits: on a GPU this saves a
+            parameter-sized buffer for copying the weights out and back once per period. Not for FSDP2.
 
     Example:
         >>> optimizer = Lookahead(SAM(torch.optim.SGD(model.named_parameters(), lr=0.1)), k=5, alpha=0.8)
@@ -51,14 +54,23 @@ class Lookahead(Wrapper):
     """
 
     def __init__(
-        self, base: Optimizer, *, k: int = 5, alpha: float = 0.8, momentum: str = "keep", model: nn.Module | None = None
+        self,
+        base: Optimizer,
+        *,
+        k: int = 5,
+        alpha: float = 0.8,
+        momentum: str = "keep",
+        model: nn.Module | None = None,
+        offload: bool = False,
     ) -> None:
         checked_base(base, "Lookahead")
         one_of("momentum", momentum, ("keep", "reset", "interpolate"))
+        one_of("offload", offload, (False, True))  # type: ignore[arg-type]
         self.k = count("k", k)
         self.alpha = fraction("alpha", alpha)
         self.momentum = momentum
         self.model = model if model is not None else getattr(base, "model", None)
+        self.offload = offload
         self._slow: dict[str, dict[Tensor, Tensor]] = {}  # "slow" and the slow momenta, by parameter
         self._showing_slow = False
         super().__init__(base)
@@ -161,7 +173,7 @@ class Lookahead(Wrapper):
                 "its modules have gathered can be let go"
             )
         shown, values = _pairs(slow)
-        fast = [t.clone() for t in shown]
+        fast = [aside(t) if self.offload else t.clone() for t in shown]
         outermost, self._showing_slow = not self._showing_slow, True
         try:
             _copy(shown, values)
@@ -183,12 +195,16 @@ class Lookahead(Wrapper):
             raise RuntimeError("a step inside `with slow_weights()`: it would be lost; step after the `with` has ended")
         known = self._slow.get("slow", {})
         if self.phase and known:
-            self._slow["slow"] = {p: _fitting(slow, p) for p, slow in known.items()}
+            self._slow["slow"] = {p: self._fitting(slow, p) for p, slow in known.items()}
             return
         parameters = all_parameters(self)
+        if self.offload and any(is_sharded(p) for p in parameters):
+            raise ValueError(
+                "Lookahead(offload=True) of sharded parameters (FSDP2): leave it out; each rank keeps but its own shard"
+            )
         present = set(parameters)
         self._slow = {name: {p: t for p, t in kept.items() if p in present} for name, kept in self._slow.items()}
-        self._slow["slow"] = {p: _fitting(known.get(p), p).copy_(p) for p in parameters if p.requires_grad}
+        self._slow["slow"] = {p: self._fitting(known.get(p), p).copy_(p) for p in parameters if p.requires_grad}
 
     @torch.no_grad()
     def _end(self) -> None:
@@ -198,11 +214,30 @@ class Lookahead(Wrapper):
             return
         trained = {p: slow for p, slow in self._slow["slow"].items() if p.requires_grad}  # not what was frozen since
         fast, slow = _pairs(trained)
-        torch._foreach_lerp_(slow, fast, self.alpha)
-        _copy(fast, slow)
+        self._follow(slow, fast)
         if self.momentum != "keep":
             self._end_momentum()
         self._set_counter(PHASE, 0)
+
+    def _follow(self, slow: list[Tensor], fast: list[Tensor]) -> None:
+        """Set slow, and then fast, to slow + alpha (fast - slow)."""
+        if not self.offload:
+            torch._foreach_lerp_(slow, fast, self.alpha)
+            _copy(fast, slow)
+            return
+        for kept, moved in zip(slow, fast, strict=True):  # on the device of the fast ones, a tensor at a time
+            torch.lerp(on(moved.device, kept), moved, self.alpha, out=moved)
+        _copy(slow, fast)
+
+    def _place(self, fast: Tensor) -> torch.device:
+        return torch.device("cpu") if self.offload else fast.device
+
+    def _fitting(self, slow: Tensor | None, fast: Tensor) -> Tensor:
+        """The slow tensor for a fast one, whose type and place may have changed; a new one if there is none."""
+        if slow is not None:
+            return slow.to(device=self._place(fast), dtype=fast.dtype)
+        fast = fast.detach()
+        return torch.empty_like(fast, device="cpu", pin_memory=fast.is_cuda) if self.offload else torch.empty_like(fast)
 
     def _momenta(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """The first moments that the base keeps, each with its name and parameter."""
@@ -218,16 +253,16 @@ class Lookahead(Wrapper):
             for name, parameter, moment in self._momenta():
                 kept = self._slow.setdefault(name, {})
                 slow = kept.get(parameter)
-                kept[parameter] = torch.zeros_like(moment) if slow is None else _fitting(slow, moment)
+                kept[parameter] = self._fitting(slow, moment)
+                if slow is None:
+                    kept[parameter].zero_()
 
     def _end_momentum(self) -> None:
         for name, parameter, moment in self._momenta():
             if self.momentum == "reset":
                 moment.zero_()
             else:
-                slow = self._slow[name][parameter]
-                real(slow).lerp_(real(moment), self.alpha)
-                moment.copy_(slow)
+                self._follow([real(self._slow[name][parameter])], [real(moment)])
 
     # --- saving and loading
 
@@ -292,7 +327,7 @@ class Lookahead(Wrapper):
         self.base.load_state_dict({k: v for k, v in {**state_dict, "state": state}.items() if k != "lookahead"})
         # after the base has checked the rest; copied, since the state dict belongs to the caller
         self._slow = {
-            name: {p: value.detach().to(device=p.device, copy=True) for p, value in tensors.items()}
+            name: {p: value.detach().to(device=self._place(p), copy=True) for p, value in tensors.items()}
             for name, tensors in slow.items()
         }
         if self.phase and "slow" not in self._slow:
@@ -304,11 +339,6 @@ class Lookahead(Wrapper):
 
     def __repr__(self) -> str:
         return f"Lookahead({self.base!r}, k={self.k}, alpha={self.alpha}, momentum={self.momentum!r})"
-
-
-def _fitting(slow: Tensor | None, fast: Tensor) -> Tensor:
-    """The slow tensor in the type and place of the fast one, which may have changed; a new one if there is none."""
-    return torch.empty_like(fast.detach()) if slow is None else slow.to(device=fast.device, dtype=fast.dtype)
 
 
 def _pairs(slow: dict[Tensor, Tensor]) -> tuple[list[Tensor], list[Tensor]]:

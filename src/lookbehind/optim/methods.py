@@ -1,7 +1,7 @@
 """The methods of the paper by name: constructors that pick parts.
 
 Every one takes the options of :class:`~lookbehind.SharpnessAware` beside its own arguments: ``reach``, ``schedule``,
-``model``, ``batchnorm``, ``rng``, ``nonfinite``, ``restore``, ``cosine``, ``clip``, ``scaler``, ``ranks``.
+``model``, ``batchnorm``, ``rng``, ``nonfinite``, ``restore``, ``cosine``, ``clip``, ``scaler``, ``ranks``, ``offload``.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Options(TypedDict, total=False):
     clip: Clip | None
     scaler: torch.amp.GradScaler | None
     ranks: str
+    offload: bool
 
 
 P = ParamSpec("P")

@@ -9,6 +9,7 @@ from lookbehind.optim.ascent import COUNTERS, Leaf
 from lookbehind.optim.climb import Climb
 from lookbehind.optim.descent import Descender, Plan
 from lookbehind.optim.diagnostics import Diagnostics
+from lookbehind.optim.exchange import Exchange
 from lookbehind.optim.fast import Fast
 from lookbehind.optim.interpolation import none
 from lookbehind.optim.passes import Itinerary, Walk
@@ -18,7 +19,6 @@ from lookbehind.optim.rng import Replay
 from lookbehind.optim.scaling import Overflowed
 from lookbehind.optim.statistics import Statistics
 from lookbehind.optim.treatment import Treatment
-from lookbehind.optim.weights import Exchange
 
 if TYPE_CHECKING:
     from lookbehind.optim.sharpness_aware import SharpnessAware
@@ -29,7 +29,7 @@ def run(optimizer: SharpnessAware, plan: Plan, leaves: list[Leaf], itinerary: It
     parameters = [leaf.parameter for leaf in leaves]
     scratch, scaling = optimizer._scratch, optimizer._scaling
     scratch.open(parameters)
-    exchange = Exchange(parameters, scratch)
+    exchange = Exchange(parameters, scratch, offload=optimizer.offload)
     last = Diagnostics(descents.ascents(plan))
     statistics = Statistics(optimizer.model) if optimizer.model is not None else None
     if scaling is not None:

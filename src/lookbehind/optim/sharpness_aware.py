@@ -20,7 +20,7 @@ from lookbehind.optim.ascent import (
     refuse_shared_memory,
     sam,
 )
-from lookbehind.optim.checks import count, non_negative, shown
+from lookbehind.optim.checks import count, non_negative, one_of, shown
 from lookbehind.optim.climb import Climb
 from lookbehind.optim.clipping import Clip, check_clip
 from lookbehind.optim.descent import Descent, Plan
@@ -92,6 +92,10 @@ class SharpnessAware(Wrapper):
             and saves all-reduces: only the descent's gradients are averaged (needs ``model``, the DDP one).
         cosine: the cosine in ``last``: between the last gradient and the whole ``"climb"``, between the first and
             last ``"gradients"`` (one more buffer), or ``"none"``.
+        offload: let the slow weights wait in the CPU's memory while the other two vectors are used, to the same bits.
+            On a GPU this saves one parameter-sized buffer of those beside the parameters (all that SAM has; one of
+            Lookbehind's two, or of three with an adaptive alpha), for copying the weights out once and back one to
+            four times per step, which nothing waits for (pinned memory). On a CPU it saves nothing.
 
     Attributes:
         last: diagnostics of the last step (:class:`~lookbehind.optim.diagnostics.Diagnostics`): losses, gradient norms,
@@ -129,6 +133,7 @@ class SharpnessAware(Wrapper):
         clip: Clip | None = None,
         scaler: torch.amp.GradScaler | None = None,
         ranks: str = "together",
+        offload: bool = False,
     ) -> None:
         checked_base(base, "SharpnessAware")
         check_parts(ascent=ascent, descent=descent, interpolation=interpolation)
@@ -137,6 +142,7 @@ class SharpnessAware(Wrapper):
         check_model(model, base, needed=batchnorm == "first")
         check_ranks(ranks, model, all_parameters(base))
         check_clip(clip)
+        one_of("offload", offload, (False, True))  # type: ignore[arg-type]
         if schedule is not None and not isinstance(schedule, Schedule):
             raise TypeError(f"schedule={shown(schedule)}: give a lookbehind.Schedule(...)")
         self.rho = non_negative("rho", rho)
@@ -154,6 +160,7 @@ class SharpnessAware(Wrapper):
         self.cosine = cosine
         self.clip = clip
         self.ranks = ranks
+        self.offload = offload
         self.name = type(self).__name__  # of the method, for people; the parts decide
         self.last: Diagnostics | None = None
         self._climb: Climb | None = None
@@ -302,7 +309,7 @@ class SharpnessAware(Wrapper):
     # --- saving, loading, copying
 
     def _settings(self) -> dict[str, Any]:
-        """What decides the trajectory; ``nonfinite``, ``restore`` and ``cosine`` do not."""
+        """What decides the trajectory; ``nonfinite``, ``restore``, ``cosine`` and ``offload`` do not."""
         names = (
             "rho",
             "k",

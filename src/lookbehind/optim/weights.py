@@ -1,4 +1,4 @@
-"""Lists of tensors, one per parameter, and the exchange of the weights that the parameters show.
+"""Lists of tensors, one per parameter: their norms and products, and scratch memory for them.
 
 A *vector* here is a list with one tensor per parameter. Three of them exist inside a step: ``slow`` (the weights
 before the step), ``point`` (where a gradient is evaluated) and ``fast`` (what the base optimizer moves).
@@ -114,7 +114,7 @@ class Scratch:
             if len(vector) != len(self._parameters) or not all(map(_fits, vector, self._parameters)):
                 self._vectors.clear()
         # whoever kept a buffer (a base optimizer its gradient, a closure a state dict) may have it
-        if any(_references(real(buffer).untyped_storage()) > ALONE for vector in self._vectors for buffer in vector):
+        if any(references(real(buffer).untyped_storage()) > ALONE for vector in self._vectors for buffer in vector):
             self._vectors.clear()
 
     def take(self) -> Vector:
@@ -131,7 +131,7 @@ class Scratch:
         if flat is None or flat.numel() < like.numel():
             flat = self._temporaries[key] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
         flat = flat[: like.numel()]
-        return flat.as_strided(like.size(), like.stride()) if _is_dense(like) else flat.view(like.size())
+        return flat.as_strided(like.size(), like.stride()) if is_dense(like) else flat.view(like.size())
 
     def free(self) -> None:
         """Let all buffers go."""
@@ -147,12 +147,12 @@ def _fits(buffer: Tensor, parameter: Tensor) -> bool:
         and buffer.shape == parameter.shape
         and buffer.dtype == parameter.dtype
         and buffer.device == parameter.device
-        and (buffer.stride() == parameter.stride() or not _is_dense(parameter))
+        and (buffer.stride() == parameter.stride() or not is_dense(parameter))
         and getattr(buffer, "placements", None) == getattr(parameter, "placements", None)
     )
 
 
-def _is_dense(tensor: Tensor) -> bool:
+def is_dense(tensor: Tensor) -> bool:
     """Do the elements fill their memory without gaps or overlap, in whatever order of dimensions?"""
     expected = 1
     for stride, size in sorted(
@@ -164,98 +164,6 @@ def _is_dense(tensor: Tensor) -> bool:
     return True
 
 
-class Exchange:
-    """Lets the parameters show one of the vectors ``slow``, ``point`` and ``fast`` at a time.
-
-    Where a parameter fills a storage of its own in CPU memory, showing a vector means pointing the parameter at
-    another storage, which costs nothing. Everywhere else (CUDA, DTensor, shared memory, views and aliases) values are
-    copied in place. Either way ``slow`` is never written but by :meth:`move_slow`, so that :meth:`home` puts the
-    weights back bit for bit at any time until :meth:`release`, also when an interrupt came amid an exchange.
-    """
-
-    def __init__(self, parameters: Sequence[Tensor], scratch: Scratch) -> None:
-        self.parameters = list(parameters)
-        self.slow: Vector = []
-        self.point: Vector = []
-        self.held = False
-        self.point_is_over = False  # no more gradient will be evaluated: the memory of ``point`` is free
-        self._scratch = scratch
-        self._homes: Vector = []  # what the parameters point at outside the step
-        self._views: Vector = []  # its numbers
-        self._lends: list[bool] = []
-        self._shown: Vector = []
-        self._versions: list[int] = []
-
-    def hold(self) -> None:
-        """Put ``slow`` aside and make room for ``point``: one vector of buffers for both."""
-        self._lends = [_fills_a_storage_of_its_own(p) for p in self.parameters]
-        self._homes = [p.data for p in self.parameters]
-        self._views = [real(home) for home in self._homes]
-        slow, self.point = [], []
-        for lends, view, buffer in zip(self._lends, self._views, map(real, self._scratch.take()), strict=True):
-            slow.append(view if lends else buffer.copy_(view))
-            self.point.append(buffer if lends else view)
-        self._shown = self.point  # where values are copied in place, ``point`` lives in the parameters at first
-        self._versions = [t._version for t in slow]
-        self.slow = slow
-        self.held = True
-
-    @property
-    def moved(self) -> bool:
-        """Have the slow weights been moved, that is, is the step taken?"""
-        return self.held and any(t._version != v for t, v in zip(self.slow, self._versions, strict=True))
-
-    def start_fast(self) -> Vector:
-        """The fast weights, equal to the slow ones; in ``point``'s place once no more gradient is to be evaluated."""
-        fast = self.point if self.point_is_over else [real(b) for b in self._scratch.take()]
-        torch._foreach_copy_(fast, self.slow)
-        return fast
-
-    def show(self, vector: Vector) -> None:
-        """Let the parameters have the values of ``vector`` (``point`` or ``fast``)."""
-        for i, (parameter, lends) in enumerate(zip(self.parameters, self._lends, strict=True)):
-            if lends:
-                parameter.data = vector[i]
-            elif vector is not self._shown:
-                view, other = self._views[i], vector[i]
-                kept = view.clone()
-                view.copy_(other)
-                other.copy_(kept)
-                self._shown[i], vector[i] = other, view
-        self._shown = vector
-
-    def settle(self) -> None:
-        """Take over the values where a forward pass or an optimizer put another tensor in a parameter's place."""
-        for i, parameter in enumerate(self.parameters):
-            place = self._shown[i]
-            if self._address(i) != place.data_ptr():
-                place.copy_(real(parameter))
-                parameter.data = place if self._lends[i] else self._homes[i]
-
-    def move_slow(self, fast: Vector, alpha: float | Sequence[Tensor]) -> None:
-        """Set slow to slow + alpha (fast - slow), in one call: an interrupt finds either none or all of it done."""
-        torch._foreach_lerp_(self.slow, fast, alpha if isinstance(alpha, float) else list(alpha))
-
-    def home(self) -> None:
-        """Let the parameters have the slow weights again, in the storage they had before the step."""
-        if not self.held:
-            return
-        for i, parameter in enumerate(self.parameters):
-            if not self._lends[i]:
-                self._views[i].copy_(self.slow[i])
-            if self._address(i) != self._views[i].data_ptr():
-                parameter.data = self._homes[i]
-
-    def release(self) -> None:
-        """Give the weights back for good: from here on the base optimizer moves them as it would alone."""
-        self.home()
-        self.held = False
-
-    def _address(self, i: int) -> int:
-        parameter = self.parameters[i]
-        return parameter.data_ptr() if self._lends[i] else real(parameter).data_ptr()
-
-
 def overlapping(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
     """Two tensors that have elements of the same memory, if there are any (dense ones; others are not looked into)."""
     by_storage: dict[int, list[tuple[int, Tensor]]] = {}
@@ -264,7 +172,7 @@ def overlapping(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
     for members in by_storage.values():
         if len(members) == 1:
             continue
-        dense = [(n, t.storage_offset(), t.numel()) for n, t in members if t.numel() and _is_dense(t)]
+        dense = [(n, t.storage_offset(), t.numel()) for n, t in members if t.numel() and is_dense(t)]
         spans = sorted((start, start + size, n) for n, start, size in dense)
         for (_, end, first), (start, _, second) in pairwise(spans):
             if start < end:
@@ -272,20 +180,6 @@ def overlapping(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
     return None
 
 
-def _fills_a_storage_of_its_own(parameter: Tensor) -> bool:
-    """May the parameter be pointed at another storage, without anyone noticing?"""
-    if type(parameter) not in (torch.nn.Parameter, Tensor) or parameter.device.type != "cpu":
-        return False
-    if parameter.layout is not torch.strided or parameter.is_complex():
-        return False
-    storage = parameter.untyped_storage()
-    if storage.is_shared() or not storage.resizable():  # memory that came from elsewhere: NumPy, a mapped file
-        return False
-    if storage.nbytes() != parameter.numel() * parameter.element_size() or not _is_dense(parameter):
-        return False
-    return _references(storage) == ALONE
-
-
-def _references(storage: torch.UntypedStorage) -> int:
+def references(storage: torch.UntypedStorage) -> int:
     """A further reference is a view or a tied tensor, which would go on showing the old values."""
     return int(torch._C._storage_Use_Count(storage._cdata))
