@@ -38,15 +38,20 @@ OTHER = {  # another value for every setting
     "label_smoothing": 0.1,
     "precision": "bf16",
     "clip": 0.5,
+    "checkpointing": True,
+    "offload": True,
     "train_images": 100,
     "validation": 10,
+    "reserved": 20,
     "pool": 2,
     "augmentation": "flip",
+    "preparation": "vit",
     "evaluate_every": 2,
     "device": "cpu:0",
     "threads": 2,
 }
 FALLING = {"milestones", "step_size", "gamma"}  # read by schedules other than the usual cosine
+SAVING = {"checkpointing", "offload"}  # they save memory and change no result
 
 
 def test_there_is_another_value_for_every_setting():
@@ -73,7 +78,7 @@ def ids_differ(run: Run, name: str) -> bool:
 def test_an_id_follows_from_what_the_method_reads_and_nothing_else(name, unread):
     run = Run(method=name)
     same = {setting for setting in OTHER if not ids_differ(run, setting)}
-    assert same == unread | FALLING
+    assert same == unread | FALLING | SAVING
 
 
 def test_schedules_read_their_own_settings():
@@ -204,6 +209,8 @@ def test_every_method_tells_its_cost_and_what_it_reads():
     costs = {name: METHODS[name].gradients(4) for name in METHODS}
     assert costs["sgd"] == costs["lookahead-adamw"] == costs["m-sgd"] == 1
     assert {costs[n] for n in ("sam", "m-asam", "lookahead-sam", "repeat-sam", "asam-matched", "sam-long-step")} == {2}
-    assert {costs[n] for n in costs if n.startswith(("multistep", "lookbehind"))} == {5}
+    switching = [n for n in costs if n.endswith("-switching")]
+    assert {costs[n] for n in switching} == {2}
+    assert {costs[n] for n in costs if n.startswith(("multistep", "lookbehind")) and n not in switching} == {5}
     assert method("lookbehind-m-asam").numbers == ("rho", "eta", "k", "alpha", "micro_batch")
     assert [(p.start, p.method.name) for p in phases("sam+sgd@2")] == [(0, "sam"), (2, "sgd")]

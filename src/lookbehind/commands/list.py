@@ -15,7 +15,7 @@ from lookbehind.data.tasks import STREAMS
 from lookbehind.data.vision import SETS
 from lookbehind.experiments.paper.catalogue import IDS, experiment
 from lookbehind.experiments.paper.reproduce import Reproduction, cost_in_trainings
-from lookbehind.models import MODELS
+from lookbehind.models import CHECKPOINT, MODELS
 from lookbehind.training.methods import METHODS
 
 
@@ -36,7 +36,10 @@ class List:
         """Print the tables."""
         shown: dict[str, list[tuple[str, ...]]] = {
             "methods": [(m.name, m.about, _cost(m.name)) for m in METHODS.values()],
-            "models": [(name, about) for name, (_, about) in MODELS.items()],
+            "models": [
+                *((name, about) for name, (_, about) in MODELS.items()),
+                (CHECKPOINT, "an image classifier of transformers, from a directory or the hub, to fine-tune"),
+            ],
             "data": [
                 *((name, known.about) for name, known in SETS.items()),
                 *((name, f"lifelong learning: {split.about}") for name, split in STREAMS.items()),

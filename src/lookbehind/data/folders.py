@@ -16,8 +16,10 @@ from typing_extensions import Self
 
 from lookbehind.data.augment import centre, check_augmentation, coins, crop_boxes
 from lookbehind.data.readers import Bytes, digest_of, image_size, in_threads, read_image, watched
+from lookbehind.optim.checks import one_of
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp")
+RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 CHUNK = 4096  # headers between two looks at the budget
 
 _deciding = threading.Lock()  # here and not in the objects, so that they can be copied and pickled
@@ -80,14 +82,15 @@ class ImageFolder:
     """Labelled image files of any size, an :class:`~lookbehind.data.vision.ImageSource`.
 
     For evaluation the shorter side is resized to ``resize`` and the ``size`` x ``size`` in the middle is taken; for
-    training a random part is resized to ``size`` x ``size``: both by Pillow, bilinearly with anti-aliasing, so that
-    they are torchvision's pixels. Batches are on the CPU, and the same whatever ``memory`` is.
+    training a random part is resized to ``size`` x ``size``: both by Pillow, bilinearly or bicubically with
+    anti-aliasing, so that they are torchvision's pixels. Batches are on the CPU, and the same whatever ``memory`` is.
 
     Args:
         paths: the files.
         labels: int64, one per file.
         size: side of the images in a batch.
         resize: shorter side of the image of which the middle is taken; at least ``size``.
+        resampling: "bilinear" or "bicubic".
         memory: bytes that decoded images may take. If all images fit, each is decoded once, when it is first used, else
             every time. A quarter of the machine's memory unless given; subsets share it, and each is judged by itself.
 
@@ -108,21 +111,34 @@ class ImageFolder:
         *,
         size: int = 224,
         resize: int = 256,
+        resampling: str = "bilinear",
         memory: int | None = None,
     ) -> None:
         if labels.dtype != torch.int64 or labels.shape != (len(paths),):
             found = f"labels {labels.dtype} {tuple(labels.shape)}"
             raise ValueError(f"{found} with {len(paths)} paths: int64, one label per path, is wanted")
-        if not 0 < size <= resize:
-            raise ValueError(f"size={size}, resize={resize}: size must be from 1 to resize, or the middle sticks out")
         if memory is not None and memory < 0:
             raise ValueError(f"memory={memory}: a number of bytes is wanted, 0 to keep no image")
         self.labels = labels
         self.size = size
-        self.resize = resize
+        self._resize_by(resize, resampling)
         self._files = _Files(paths, physical_memory() // 4 if memory is None else memory)
         self._numbers = torch.arange(len(paths))  # of our images among the files
         self._decided = False
+
+    def _resize_by(self, resize: int, resampling: str) -> None:
+        if not 0 < self.size <= resize:
+            raise ValueError(
+                f"size={self.size}, resize={resize}: size must be from 1 to resize, or the middle sticks out"
+            )
+        one_of("resampling", resampling, tuple(RESAMPLING))
+        self.resize, self.resampling = resize, resampling
+
+    def resized_by(self, resize: int, resampling: str) -> Self:
+        """The same images, resized otherwise."""
+        part = copy.copy(self)
+        part._resize_by(resize, resampling)
+        return part
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -151,7 +167,7 @@ class ImageFolder:
 
         def middle(position: int, image: Image.Image) -> Image.Image:
             (height, width), (top, left) = centre(image.height, image.width, self.resize, self.size)
-            resized = image.resize((width, height), Image.Resampling.BILINEAR)
+            resized = image.resize((width, height), RESAMPLING[self.resampling])
             return resized.crop((left, top, left + self.size, top + self.size))
 
         return self._made(index, middle)
@@ -178,7 +194,7 @@ class ImageFolder:
             top, left, height, width = boxes[position]
             # cut first: resize(box=...) lets pixels around the box in at its edges
             cut = image.crop((left, top, left + width, top + height))
-            cut = cut.resize((self.size, self.size), Image.Resampling.BILINEAR)
+            cut = cut.resize((self.size, self.size), RESAMPLING[self.resampling])
             return cut.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored[position] else cut
 
         return self._made(index, part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from lookbehind.data.batches import Batches, pooled, seed_for
+from lookbehind.data.preparation import prepared
 from lookbehind.data.vision import VisionData, hold_out, reduced
 from lookbehind.measures.accuracy import score
 from lookbehind.measures.batchnorm import recalibrated
@@ -35,7 +37,9 @@ class Parts:
 
     def __init__(self, run: Run, data: VisionData) -> None:
         run = run.filled
-        data = pooled(data, run.pool)
+        data = prepared(pooled(data, run.pool), run.preparation)
+        if run.reserved:
+            data = _without_reserved(data, run.reserved)
         available = len(data.train)
         if run.train_images is not None and run.train_images > available:
             raise ValueError(f"train_images={run.train_images}: there are only {available} training images")
@@ -44,7 +48,7 @@ class Parts:
                 f"validation={run.validation}: none of {run.train_images or available} would be left to train"
             )
         if run.train_images is not None:
-            data = reduced(data, run.train_images, seed_for(run.seed, "slice"))
+            data = reduced(data, run.train_images, _slice_seed(run.seed))
         train, validation = data.train, None
         if run.validation:
             train, validation = hold_out(train, run.validation, seed_for(run.seed, "validation"))
@@ -59,6 +63,17 @@ class Parts:
         self.classes, self.channels = data.classes, data.channels
 
 
+def _slice_seed(seed: int) -> int:
+    return seed_for(seed, "slice")
+
+
+def _without_reserved(data: VisionData, count: int) -> VisionData:
+    """The data without the training images of a run of seed 0 with ``train_images=count``."""
+    if count >= len(data.train):
+        raise ValueError(f"reserved={count}: none of {len(data.train)} training images would be left")
+    return replace(data, train=hold_out(data.train, count, _slice_seed(0))[0])
+
+
 class Training:
     """A run in progress: network, optimizer, images and sums. It knows nothing of files."""
 
@@ -67,7 +82,12 @@ class Training:
         self.parts = Parts(run, data)
         self.course = Course(run, len(self.parts.train))
         torch.manual_seed(seed_for(run.seed, "weights"))
-        model = build(str(run.model), classes=self.parts.classes, channels=self.parts.channels)
+        model = build(
+            str(run.model),
+            classes=self.parts.classes,
+            channels=self.parts.channels,
+            checkpointing=run.checkpointing,
+        )
         self.model = model.to(run.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.team = team()
         self.sharded = self.team.world > 1 and run.parallel == "fsdp"
@@ -206,7 +226,7 @@ class Training:
     def _optimizer(self, method: Method) -> Optimizer:
         scaler = self.scaler if self.scaler.is_enabled() else None
         ranks = self.run.ranks if self.team.world > 1 else "together"
-        return method.optimizer(self.base, self.network, self.run, scaler, ranks)
+        return method.optimizer(self.base, self.network, self.run, scaler, ranks, offload=self.run.offload)
 
     def _settle(self) -> None:
         """Before another method takes over, and in the end: the weights are the slow ones of Lookahead."""

@@ -133,6 +133,7 @@ class Method:
         scaler: torch.amp.GradScaler | None = None,
         ranks: str = "together",
         rng: str = "fresh",
+        offload: bool = False,
     ) -> Optimizer:
         """The optimizer around a base that may have been in use before: its state is kept."""
         optimizer = base
@@ -151,10 +152,11 @@ class Method:
                 clip=numbers.clipping,
                 scaler=scaler,
                 ranks=ranks,
+                offload=offload,
             )
         if not self.lookahead:
             return optimizer
-        return Lookahead(optimizer, k=numbers.k, alpha=float(numbers.alpha), model=model)
+        return Lookahead(optimizer, k=numbers.k, alpha=float(numbers.alpha), model=model, offload=offload)
 
 
 def _methods() -> Iterator[Method]:

@@ -104,6 +104,9 @@ class Run(Settings):
             "step_size": self.schedule == "step",
             "gamma": self.schedule in ("step", "multistep"),
             "lr_changes": self.schedule == "cosine",
+            # they save memory and change no bit, so that a run may go on with them
+            "checkpointing": False,
+            "offload": False,
         }
         unread = {name for name, matters in conditions.items() if not matters}
         values = {f.name: getattr(self.filled, f.name) for f in fields(self) if f.name not in unread}
@@ -173,7 +176,8 @@ def run_from(identity: dict[str, Any]) -> Run:
     return Run(**values)
 
 
-ONE_METHOD = ("data", "train_images", "validation", "pool")  # the same for all methods, or nothing can be compared
+# the same for all methods, or nothing can be compared
+ONE_METHOD = ("data", "train_images", "validation", "reserved", "pool", "preparation", "checkpointing", "offload")
 
 
 def with_overrides(settings: Settings, text: str, seed: int) -> Run:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from lookbehind.data.augment import AUGMENTATIONS
+from lookbehind.data.preparation import PREPARATIONS
 from lookbehind.data.vision import SETS
 from lookbehind.models import check_model
 from lookbehind.optim.checks import count, fraction, non_negative, one_of
@@ -61,7 +62,8 @@ class Settings:
     data: str = "digits"
     """digits, cifar10, cifar100, fashion-mnist, tiny-imagenet or imagenet."""
     model: str | None = None
-    """A network; `lookbehind list` shows them. Usual for the data set if not given."""
+    """A network; `lookbehind list` shows them. Usual for the data set if not given. hf:NAME_OR_DIRECTORY is an image
+    classifier of transformers to fine-tune."""
     epochs: int | None = None
     """Passes over the training images. Usual for the data set if not given."""
     gradients: int | None = None
@@ -112,15 +114,24 @@ class Settings:
     """bf16, fp16: the forward pass runs under autocast; fp16 with a GradScaler."""
     clip: float | None = None
     """Clip the norm of the gradient of every base step."""
+    checkpointing: bool = False
+    """Of an hf: model: compute activations again in the backward pass. Saves memory, costs time, changes no result."""
+    offload: bool = False
+    """Let the slow weights wait in the CPU's memory. Saves the GPU's, costs time, changes no result."""
 
     train_images: int | None = None
     """Use a class-balanced slice of so many training images, drawn by seed."""
     validation: int = 0
     """Images held out of the training images, class-balanced, by seed."""
+    reserved: int = 0
+    """Leave out those that a run of seed 0 with so many train_images is trained on: another network was pre-trained."""
     pool: int = 1
     """Average-pool the images by this factor first: 2 makes 16 x 16 out of CIFAR's 32 x 32."""
     augmentation: Literal["none", "flip", "crop-flip", "crop-flip-brightness", "resized-crop-flip"] | None = None
     """Of the training images. Usual for the data set if not given."""
+    preparation: Literal["usual", "vit"] = "usual"
+    """How images are resized and normalised: as usual for the data set, or as Google's ViTs want them (bicubic, the
+    middle 224 of 248, mean and deviation 0.5)."""
     evaluate_every: int = 1
     """Measure on validation and test images every so many epochs, and after the last."""
 
@@ -142,13 +153,15 @@ class Settings:
         one_of("batchnorm", self.batchnorm, ("first", "all"))
         if self.augmentation is not None:
             one_of("augmentation", self.augmentation, AUGMENTATIONS)
+        one_of("preparation", self.preparation, tuple(PREPARATIONS))
         following(self.alpha)
         for name in ("k", "micro_batch", "pool", "evaluate_every", "threads"):
             count(name, getattr(self, name))
         for name in ("epochs", "gradients", "batch_size", "step_size", "train_images"):
             if getattr(self, name) is not None:
                 count(name, getattr(self, name))
-        count("validation", self.validation, at_least=0)
+        for name in ("validation", "reserved"):
+            count(name, getattr(self, name), at_least=0)
         for name in ("rho", "asam_rho", "lr", "weight_decay"):
             if getattr(self, name) is not None:
                 non_negative(name, getattr(self, name))
