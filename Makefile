@@ -1,6 +1,7 @@
 # make demo   train on real images and print what happened
 # make test   set up .venv and run the tests
 # make lint   style and types
+# make bench  measure speed and memory, as ratios
 # make docs   build the documentation into site/, strictly
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +10,7 @@ RUN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint docs figures clean
+.PHONY: demo test lint bench docs figures clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "setting up $(VENV): a minute or two, once"
@@ -28,6 +29,9 @@ lint: $(VENV)/.installed
 	$(RUN)/ruff check .
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
+
+bench: $(VENV)/.installed
+	$(RUN)/lookbehind bench
 
 docs: $(VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict

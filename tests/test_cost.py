@@ -8,11 +8,9 @@ import pytest
 import torch
 from problems import ASCENTS, CLIMBING, METHODS, batch, closure_for, distance, loss_of, net, same, sgd, train, values
 from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import lookbehind as lb
+from lookbehind.bench.memory import buffers_used
 from lookbehind.optim.descent import repeat
 from lookbehind.optim.interpolation import adaptive, constant
 
@@ -34,50 +32,6 @@ def test_a_step_costs_exactly_k_plus_one_closure_calls(method):
 
 
 # --- memory
-
-
-class LiveBytes(TorchDispatchMode):
-    """The largest number of bytes that were alive at once in storages that were not known before."""
-
-    def __init__(self, known):
-        super().__init__()
-        self._known = {StorageWeakRef(t.untyped_storage()).cdata for t in known}
-        self._storages = {}
-        self.peak = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                weak = StorageWeakRef(storage)
-                if weak.cdata not in self._known:
-                    self._storages.setdefault(weak.cdata, (weak, storage.nbytes()))
-        self._storages = {key: held for key, held in self._storages.items() if not held[0].expired()}
-        self.peak = max(self.peak, sum(nbytes for _, nbytes in self._storages.values()))
-        return result
-
-
-def buffers_used(make, *, alias=False, evaluate=lambda closure: closure, steps=1):
-    """Parameter-sized buffers at the peak of a step, beside parameters and gradients (plain SGD has no state)."""
-    torch.manual_seed(0)
-    model = nn.Sequential(*[nn.Linear(48, 48, bias=False) for _ in range(24)])
-    inputs = torch.randn(1, 48)
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
-    optimizer = make(torch.optim.SGD(model.named_parameters(), lr=0.01, foreach=False))
-    views = [p.detach() for p in model.parameters()] if alias else []
-
-    def closure():
-        model.zero_grad()
-        loss = model(inputs).square().sum()
-        loss.backward()
-        return loss
-
-    with LiveBytes([inputs, *model.parameters()]) as live:
-        for _ in range(steps):
-            optimizer.step(evaluate(closure))
-    del views  # they had to live until here
-    return live.peak / size - 1
 
 
 def micro(closure):

@@ -27,6 +27,7 @@ LAYERS = {
     "translation": 3,
     "experiments": 4,
     "experiments.paper": 5,
+    "bench": 5,
     "integrations": 1,
     "commands": 6,
     "cli": 7,

@@ -1,0 +1,1 @@
+"""How fast it is, as ratios of things measured in turn in one run: ``lookbehind bench``."""

@@ -1,0 +1,120 @@
+"""All benchmarks in one run, as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+from lookbehind.bench import steps
+from lookbehind.bench.importing import importing
+from lookbehind.bench.memory import buffers
+from lookbehind.bench.pipeline import pipeline
+from lookbehind.bench.problems import Problem, problems
+from lookbehind.bench.sharpness import sharpness
+from lookbehind.bench.timing import Measured
+from lookbehind.experiments.markdown import table_lines
+from lookbehind.experiments.output import machine, versions, write_files
+from lookbehind.optim.checks import count, one_of
+
+PARTS = ("steps", "authors", "peers", "growth", "memory", "sharpness", "pipeline", "import")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Measure speed and memory as ratios, with works that take turns."""
+
+    only: tuple[str, ...] = ()
+    """Some of: steps, authors, peers, growth, memory, sharpness, pipeline, import. All if not given."""
+    repetitions: int = 15
+    """Of every work; the median of the ratios of all repetitions is shown, with quartiles."""
+    tiny: bool = False
+    """Networks of no size: shows in seconds that it works, and nothing else."""
+    threads: int = 1
+    """Of the CPU."""
+    out: Path = Path("out/bench")
+    """results.json and results.md go here."""
+
+    def __post_init__(self) -> None:
+        for part in self.only:
+            one_of("only", part, PARTS)
+        count("repetitions", self.repetitions)
+        count("threads", self.threads)
+
+
+def bench(wanted: Bench, tell: Callable[[str], None] = lambda what: None) -> list[Measured]:
+    """Measure, and write what was found."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted.threads)
+    found: list[Measured] = []
+    try:
+        for part in wanted.only or PARTS:
+            for name, some in _part(part, wanted):
+                tell(f"{part} {name}".strip())
+                found += [replace(one, at_most=None, at_least=None) for one in some()] if wanted.tiny else some()
+    finally:
+        torch.set_num_threads(before)
+    about = {
+        "repetitions": wanted.repetitions,
+        "threads": wanted.threads,
+        "tiny": wanted.tiny,
+        "versions": versions(),
+        "machine": machine("cpu"),
+        "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+    content = {"about": about, "measured": [{**asdict(one), "reached": one.reached} for one in found]}
+    files = {"results.json": json.dumps(content, indent=2), "results.md": "\n".join(lines(found)) + "\n"}
+    write_files(wanted.out, files, figures=False)
+    return found
+
+
+def _part(part: str, wanted: Bench) -> Iterator[tuple[str, Callable[[], Iterable[Measured]]]]:
+    """The pieces of a part, each with its name; they are measured when they are called."""
+    n, tiny = wanted.repetitions, wanted.tiny
+    known = problems(tiny=tiny) if part in ("steps", "authors", "peers", "growth") else {}
+    for problem in known.values():
+        yield problem.name, lambda problem=problem: _on(part, problem, n, tiny)  # type: ignore[misc]
+    if part == "memory":
+        yield "", buffers
+    elif part == "sharpness":
+        yield "", lambda: sharpness(min(n, 7), 8 if tiny else 128)
+    elif part == "pipeline":
+        yield "", lambda: pipeline(min(n, 7), 256 if tiny else 12_800)
+    elif part == "import":
+        yield "", lambda: [importing(min(n, 7))]
+
+
+def _on(part: str, problem: Problem, n: int, tiny: bool) -> Iterable[Measured]:
+    if part == "steps":
+        return steps.against_the_floor(problem, (1, 2) if tiny else (1, 2, 5, 10), n)
+    if part == "growth":
+        return [steps.growth(problem, (2, 3) if tiny else steps.GROWTH, max(1, n // 3))]
+    if part == "authors":
+        k = 2 if tiny else 10
+        same = Measured(
+            f"largest difference of a weight to the authors' way, k = {k}, float64",
+            problem.name,
+            steps.difference_to_the_authors(problem, k),
+            at_most=1e-9,
+        )
+        return [same, steps.against_the_authors(problem, k, n)]
+    return steps.against_the_peers(problem, n)
+
+
+def lines(found: Iterable[Measured]) -> list[str]:
+    """As a table of Markdown."""
+    return table_lines(["what", "where", "measured", "quartiles", "must reach", ""], [*map(cells, found)])
+
+
+def cells(one: Measured) -> list[str]:
+    """A line of the table."""
+    spread = "" if one.low is None or one.high is None else f"{one.low:.3g} to {one.high:.3g}"
+    wanted = f"<= {one.at_most:.4g}" if one.at_most is not None else ""
+    wanted = f">= {one.at_least:,.4g}" if one.at_least is not None else wanted
+    verdict = {True: "reached", False: "**not reached**", None: ""}[one.reached]
+    value = f"{one.value:,.0f}" if one.value >= 1000 else f"{one.value:.3g}"
+    return [one.what, one.where, f"{value} {one.unit}".strip(), spread, wanted, verdict]

@@ -1,0 +1,37 @@
+"""``lookbehind bench``: how fast it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+from lookbehind.bench.run import Bench as Wanted
+from lookbehind.bench.run import bench, cells
+from lookbehind.commands.shared import say
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measure speed and memory: steps against what they are made of, the authors' way, peers, input, import.
+
+    For example:
+
+    lookbehind bench
+
+    lookbehind bench --only steps peers --repetitions 30
+    """
+
+    bench: Wanted = field(default_factory=Wanted)
+
+    def __call__(self, console: Console, command: str) -> int:
+        """Measure and print; the exit code tells nothing, for a busy machine is no error."""
+        with console.status("measuring") as status:
+            found = bench(self.bench, lambda what: status.update(f"measuring {what}"))
+        table = Table("what", "where", "measured", "quartiles", "must reach", "")
+        for one in found:
+            table.add_row(*cells(one))
+        console.print(table)
+        say(console, f"results  {self.bench.out / 'results.json'}, {self.bench.out / 'results.md'}")
+        return 0

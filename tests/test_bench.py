@@ -1,0 +1,91 @@
+"""The benchmark: what it compares is the same computation, its ratios are worked by hand, all parts run."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+
+import pytest
+import torch
+
+from lookbehind.bench import timing
+from lookbehind.bench.peers import peers
+from lookbehind.bench.problems import problems
+from lookbehind.bench.run import PARTS, Bench, bench, cells
+from lookbehind.bench.steps import difference_to_the_authors
+from lookbehind.bench.timing import Measured, interleaved, ratio
+
+
+def test_works_take_turns_beginning_with_another_one_each_time():
+    calls = []
+    times = interleaved({name: lambda name=name: calls.append(name) for name in "abc"}, 3, warm_up=1)
+    assert "".join(calls) == "abc" + "abc" + "bca" + "cab"
+    assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3, "c": 3}
+
+
+def test_a_ratio_is_the_median_of_the_ratios_of_the_repetitions(monkeypatch):
+    found = ratio({"a": [2.0, 9.0, 4.0], "b": [1.0, 3.0, 1.0]}, "a", "b", "", "", at_most=2.9)
+    assert (found.value, found.low, found.high) == (3.0, 2.5, 3.5)
+    assert found.reached is False
+    clock = count()
+    monkeypatch.setattr(timing, "perf_counter", lambda: next(clock))
+    assert interleaved({"a": lambda: None}, 2)["a"] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("measured", "reached"),
+    [
+        (Measured("", "", 1.0, at_most=1.0), True),
+        (Measured("", "", 1.1, at_most=1.0), False),
+        (Measured("", "", 2.0, at_least=1.75), True),
+        (Measured("", "", 1.7, at_least=1.75), False),
+        (Measured("", "", 1.7), None),
+    ],
+)
+def test_what_must_be_reached(measured, reached):
+    assert measured.reached is reached
+    assert ("not" in cells(measured)[-1]) is (reached is False)
+
+
+@pytest.mark.parametrize("name", ["resnet", "convnet", "mlp", "transformer"])
+def test_the_authors_way_gives_the_same_weights(name):
+    assert difference_to_the_authors(problems(tiny=True)[name], 3) < 1e-12
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_peers_take_the_same_step(adaptive):
+    """Up to float32 and what they add to the norm."""
+    problem = problems(tiny=True)["mlp"]
+    ends = {}
+    for name, make in peers(adaptive).items():
+        model, closure = problem.fresh()
+        step = make(model, closure)
+        for _ in range(2):
+            step()
+        ends[name] = torch.cat([p.detach().flatten() for p in model.parameters()])
+    start = torch.cat([p.detach().flatten() for p in problem.network.parameters()])
+    for name, end in ends.items():
+        assert float((end - ends["ours"]).norm()) < 2e-4 * float((end - start).norm()), name
+
+
+def test_the_networks_are_of_the_sizes_that_were_asked_for():
+    sizes = {name: problem.parameters for name, problem in problems().items()}
+    assert sizes["convnet"] == 1_419_940
+    assert 9.9e6 < sizes["mlp"] < 10.1e6
+    assert sizes["resnet"] == 78_042
+
+
+def test_all_parts_run_and_are_written(tmp_path):
+    told = []
+    found = bench(Bench(tiny=True, repetitions=1, out=tmp_path), told.append)
+    assert {words.split()[0] for words in told} == set(PARTS)
+    assert all(one.value > 0 or "difference" in one.what for one in found)
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert len(content["measured"]) == len(found)
+    assert content["about"]["tiny"] is True
+    assert (tmp_path / "results.md").read_text().count("\n") == len(found) + 2
+
+
+def test_a_wrong_part_is_named():
+    with pytest.raises(ValueError, match="only='speed'"):
+        Bench(only=("speed",))
