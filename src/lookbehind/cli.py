@@ -20,14 +20,18 @@ try:
     from lookbehind.commands.reproduce import Reproduce
     from lookbehind.commands.shared import INTERRUPTED, say
     from lookbehind.commands.train import Train
+    from lookbehind.commands.translate import Translate
+    from lookbehind.commands.translation import Translation
 except ImportError as error:  # the core installs with torch alone
     sys.exit(f"the command line needs {error.name}: pip install 'lookbehind[experiments]'")
 
-Command = Compare | Train | Lifelong | Evaluate | Reproduce | List
+Command = Compare | Train | Lifelong | Translation | Translate | Evaluate | Reproduce | List
 COMMANDS: dict[str, type[Command]] = {
     "compare": Compare,
     "train": Train,
     "lifelong": Lifelong,
+    "translation": Translation,
+    "translate": Translate,
     "evaluate": Evaluate,
     "reproduce": Reproduce,
     "list": List,

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from lookbehind.commands.shared import say
 from lookbehind.data.tasks import STREAMS
+from lookbehind.data.text import CORPORA
 from lookbehind.data.vision import SETS
 from lookbehind.experiments.paper.catalogue import IDS, experiment
 from lookbehind.experiments.paper.reproduce import Reproduction, cost_in_trainings
@@ -43,6 +44,7 @@ class List:
             "data": [
                 *((name, known.about) for name, known in SETS.items()),
                 *((name, f"lifelong learning: {split.about}") for name, split in STREAMS.items()),
+                *((name, f"translation: {corpus.about}") for name, corpus in CORPORA.items()),
             ],
             "experiments": [experiment_row(name) for name in IDS] if self.what in ("all", "experiments") else [],
         }

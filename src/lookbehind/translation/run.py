@@ -35,7 +35,7 @@ COMMON: dict[str, Any] = {
 }
 USUAL: dict[str, dict[str, Any]] = {
     "toy-translation": {
-        "epochs": 40,
+        "epochs": 20,
         "merges": 120,
         "layers": 1,
         "width": 64,
@@ -156,7 +156,7 @@ class TranslationSettings:
             if getattr(self, name) is not None and fraction(name, getattr(self, name)) == 1:
                 raise ValueError(f"{name}={getattr(self, name)}: give a number below 1")
         if self.clip is not None:
-            clip_norm(self.clip)
+            positive("clip", self.clip)
         following(self.alpha)
         as_plain_numbers(self)
         self.search  # noqa: B018, which checks its settings

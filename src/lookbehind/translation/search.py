@@ -133,6 +133,10 @@ def searched(
         tokens = torch.cat([tokens[rows.flatten()], words.reshape(-1, 1)], 1)
         decoder.pick(rows.flatten(), kept)
         scores, step = values, step + 1
+    if not all(finished):
+        raise ValueError(
+            "the network's outputs are not finite: there is no translation that is more probable than others"
+        )
     return [sorted(found, key=lambda one: -one.score) for found in finished]
 
 

@@ -178,10 +178,11 @@ class TranslationTraining:
         self.diverged = self.diverged or not math.isfinite(tally.loss)
         whole, begun = divmod(self.step, len(self.train))
         epoch = whole + 1 if begun and self.finished else whole  # what was begun is the next one's, if there is one
-        due = (epoch % self.run.evaluate_every == 0 or self.finished) and not self.diverged
+        due = epoch % self.run.evaluate_every == 0 or self.finished
         with slow_weights_of(self.optimizer):
             loss = None if self.diverged else self._mean_loss(self.validation)
-            found = self._scores("validation", self.data.validation, self.validation, due)
+            self.diverged = self.diverged or loss is None  # the very last step broke the weights
+            found = self._scores("validation", self.data.validation, self.validation, due and not self.diverged)
             bleu = found["validation_accuracy"]
             if bleu is not None and (self.best["bleu"] is None or bleu > self.best["bleu"]):
                 self.best = {"bleu": bleu, "epoch": epoch, "weights": self._copied_weights()}
