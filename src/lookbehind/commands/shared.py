@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 
 from lookbehind.experiments.display import Display
-from lookbehind.experiments.pool import Ended, Told
+from lookbehind.experiments.pool import Ended, Told, run_all
 from lookbehind.training.job import Job
+from lookbehind.training.parallel import started_by_torchrun
+from lookbehind.training.records import Record
+from lookbehind.training.train import Storage
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells have it
 
@@ -43,3 +47,33 @@ def watched(console: Console, runs: Sequence[tuple[str, Job]]) -> Iterator[Watch
     """Inside this ``with`` the progress of runs, each with a name for people, is on the terminal."""
     with Display(console, runs) as display:
         yield Watch(display)
+
+
+def trained_alone(console: Console, run: Job, storage: Storage) -> tuple[int, list[Record]]:
+    """Train one run in this process, with its progress on the terminal.
+
+    Its records; none, and the exit code, where it was stopped, failed or has nothing to show.
+    """
+    if started_by_torchrun():
+        raise ValueError("such a training runs in one process: call it without torchrun")
+    try:
+        with watched(console, [(run.method, run)]) as watch:
+            run_all([run], storage, 1, watch)
+    except KeyboardInterrupt:
+        say(console, "\nstopped; the same command goes on from here")
+        return INTERRUPTED, []
+    if watch.failed:
+        say(Console(stderr=True), f"error: {watch.failed[0].error}")
+        return 1, []
+    records = watch.ended[0].records
+    if records[-1]["diverged"]:
+        say(console, f"the loss ceased to be finite; lower the learning rate. Records  {storage.directory(run)}")
+        return 0, []
+    return 0, records
+
+
+def say_where(console: Console, numbers: Mapping[str, str], out: Path) -> None:
+    """What came out of a run, and where its files are."""
+    for name, value in numbers.items():
+        say(console, f"{name:<46}{value:>8}")
+    say(console, f"report            {out / 'report.html'}\nrecords, weights  {out}")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
-from time import monotonic
 
 from lookbehind.experiments.lifelong_pictures import lifelong_pictures
 from lookbehind.experiments.measure_tables import Grid
-from lookbehind.experiments.output import machine, versions
+from lookbehind.experiments.output import about_run
 from lookbehind.experiments.pages import write_pages
-from lookbehind.experiments.report import About
 from lookbehind.experiments.shown import Heading, Output
 from lookbehind.experiments.table import accuracy, count
 from lookbehind.lifelong.run import LifelongRun
@@ -56,16 +53,7 @@ def write_report(out: Path, run: LifelongRun, records: Sequence[Record], command
         ],
         pictures=list(lifelong_pictures({label: [end["matrix"]]})),
     )
-    about = About(
-        title=f"{run.data}: {label}",
-        command=command,
-        settings={name: value for name, value in run.identity.items() if name != "method"},
-        versions=versions(),
-        machine=machine(run.place),
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        seconds=monotonic() - began,
-        notices=[],
-    )
+    about = about_run(run, command, began)
     write_pages(out, Heading("lifelong", about.title, ""), output, about)
 
 

@@ -7,8 +7,10 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from lookbehind.experiments.markdown import markdown
 from lookbehind.experiments.pictures import NAMES, Picture, pictures
 from lookbehind.experiments.report import About, render
 from lookbehind.experiments.results import Curve, Row
+from lookbehind.training.job import Job
 
 
 def write_results(out: Path, about: About, rows: Sequence[Row], curves: Mapping[str, Sequence[Curve]]) -> None:
@@ -56,6 +59,20 @@ def versions() -> dict[str, str]:
     """Of what the numbers may depend on."""
     packages = {name: version(name) for name in ("lookbehind", "numpy")}
     return {"python": sys.version.split()[0], "torch": torch.__version__, **packages}
+
+
+def about_run(run: Job, command: str, began: float) -> About:
+    """What is to be said of the page of one run, which began at this time of the monotonic clock."""
+    return About(
+        title=f"{run.data}: {run.method}, seed {run.seed}",
+        command=command,
+        settings={name: value for name, value in run.identity.items() if name != "method"},
+        versions=versions(),
+        machine=machine(run.place),
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        seconds=monotonic() - began,
+        notices=[],
+    )
 
 
 def machine(device: str) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
-from time import monotonic
 
 from lookbehind.experiments.differences import line_through
 from lookbehind.experiments.drawing import GRADIENTS, looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.measure_tables import Grid
-from lookbehind.experiments.output import machine, versions
+from lookbehind.experiments.output import about_run
 from lookbehind.experiments.pages import write_pages
 from lookbehind.experiments.pictures import Picture
-from lookbehind.experiments.report import About
 from lookbehind.experiments.shown import Heading, Output
 from lookbehind.experiments.table import accuracy, count, loss
 from lookbehind.training.records import Record
@@ -57,16 +54,7 @@ def write_report(out: Path, run: TranslationRun, records: Sequence[Record], comm
         ],
         pictures=list(translation_pictures(records)),
     )
-    about = About(
-        title=f"{run.data}: {run.method}, seed {run.seed}",
-        command=command,
-        settings={name: value for name, value in run.identity.items() if name != "method"},
-        versions=versions(),
-        machine=machine(run.place),
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        seconds=monotonic() - began,
-        notices=[],
-    )
+    about = about_run(run, command, began)
     write_pages(out, Heading("translation", about.title, ""), output, about)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import islice
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from lookbehind.data.batches import Batches, pooled, seed_for
+from lookbehind.data.batches import Batch, Batches, pooled, seed_for
 from lookbehind.data.preparation import prepared
 from lookbehind.data.vision import VisionData, hold_out, reduced
 from lookbehind.measures.accuracy import score
@@ -23,12 +21,12 @@ from lookbehind.measures.batchnorm import recalibrated
 from lookbehind.models import build
 from lookbehind.optim.lookahead import PHASE, Lookahead, slow_weights_of
 from lookbehind.optim.passes import micro_batches, switching
-from lookbehind.optim.precision import NonFiniteError
 from lookbehind.training.methods import METHODS, Method, base_optimizer
 from lookbehind.training.parallel import load_model, load_optimizer, model_state, optimizer_state, team
 from lookbehind.training.records import Record
 from lookbehind.training.run import Run
 from lookbehind.training.schedules import Course
+from lookbehind.training.stepping import autocast, random_state, set_random_state, through_the_epoch
 from lookbehind.training.tally import Tally
 
 
@@ -139,38 +137,23 @@ class Training:
     @property
     def finished(self) -> bool:
         """Have all steps been taken, or has the loss ceased to be finite?"""
-        return self.diverged or self.step + self._minibatches > self.course.steps
+        return self.diverged or self.step + self.minibatches > self.course.steps
 
     # --- steps
 
     def train_epoch(self, after_step: Callable[[], bool]) -> bool:
-        """Train to the end of the epoch; False if ``after_step`` asked to stop before.
-
-        A step that takes several minibatches may end in the next epoch: what is left over at the end of an epoch
-        carries on.
-        """
+        """Train to the end of the epoch; False if ``after_step`` asked to stop before."""
         self.model.train()
-        epoch, batches = self.epoch, self.parts.train.onwards(self.step)
-        while not self.finished:
-            taken = list(islice(batches, self._minibatches))
-            began = perf_counter()
-            try:
-                self._step([self.team.part(batch) for batch in taken])
-            except NonFiniteError:
-                self._note_failed_step(taken)
-                return True
-            finally:
-                self.seconds += perf_counter() - began
-            if self.epoch > epoch or self.finished:
-                return True
-            if not after_step():
-                return False
-        return True
+        return through_the_epoch(self, self.parts.train.onwards(self.step), after_step)
 
     @property
-    def _minibatches(self) -> int:
+    def minibatches(self) -> int:
         """That the next step takes."""
         return self.course.phase(self.step).method.minibatches(self.run.k)
+
+    def take_step(self, batches: Sequence[Batch]) -> None:
+        """One step of the method in use, on this process's part of every minibatch."""
+        self._step([self.team.part(batch) for batch in batches])
 
     def _step(self, batches: Sequence[tuple[Tensor, Tensor, float]]) -> None:
         self._follow_the_course()
@@ -188,7 +171,8 @@ class Training:
             self.tally.add_alpha(alpha)
         self.step += len(batches)
 
-    def _note_failed_step(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def note_failed_step(self, batches: Sequence[Batch]) -> None:
+        """The run ends here; what the step has evaluated counts."""
         self.step, self.diverged = self.step + len(batches), True
         part = -(-len(batches[0][1]) // self.team.world)
         chains = -(-part // self.run.micro_batch) if self.method.micro else 1
@@ -209,10 +193,7 @@ class Training:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision of a forward pass."""
-        if self.run.precision == "fp32":
-            return nullcontext()
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[self.run.precision]
-        return torch.autocast(torch.device(self.run.device).type, dtype=dtype)
+        return autocast(self.run.precision, self.run.device)
 
     def _follow_the_course(self) -> None:
         method = self.course.phase(self.step).method
@@ -317,11 +298,7 @@ class Training:
 
         Every process takes part; the first one's is complete.
         """
-        own = {
-            "tally": self.tally.state(),
-            "rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        }
+        own = {"tally": self.tally.state(), **random_state()}
         return {
             "step": self.step,
             "evaluations": self.evaluations,
@@ -353,9 +330,7 @@ class Training:
             self.scaler.load_state_dict(state["scaler"])
         own = state["ranks"][self.team.rank]
         self.tally.load(own["tally"])
-        torch.set_rng_state(own["rng"].cpu())
-        if own["cuda_rng"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all([s.cpu() for s in own["cuda_rng"]])
+        set_random_state(own)
 
     def weights(self) -> dict[str, Any]:
         """The network to keep; every process takes part, the first one's is complete."""

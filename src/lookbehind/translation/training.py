@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
-from time import perf_counter
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -19,11 +17,11 @@ from lookbehind.data.text import ParallelText, TextData, detokenised
 from lookbehind.models.transformer import Transformer, label_smoothed_loss
 from lookbehind.optim.lookahead import slow_weights_of
 from lookbehind.optim.passes import switching
-from lookbehind.optim.precision import NonFiniteError
 from lookbehind.training.loop import mean_alpha
 from lookbehind.training.methods import base_optimizer
 from lookbehind.training.parallel import team
 from lookbehind.training.records import Record
+from lookbehind.training.stepping import autocast, random_state, set_random_state, through_the_epoch
 from lookbehind.training.tally import Tally
 from lookbehind.translation.bleu import detokenised_bleu, tokenised_bleu
 from lookbehind.translation.run import TranslationRun
@@ -71,12 +69,12 @@ class TranslationTraining:
         run, available = self.run, len(self.data.train)
         if run.train_pairs is not None and run.train_pairs > available:
             raise ValueError(f"train_pairs={run.train_pairs}: there are only {available} of {run.data}")
-        if self.method.minibatches(run.k) > len(self.train):
+        if self.minibatches > len(self.train):
             raise ValueError(
                 f"k={run.k} with {run.method}: a step takes as many minibatches, but an epoch has {len(self.train)}; "
                 "give a smaller k or --max-tokens"
             )
-        if self.steps < self.method.minibatches(run.k):
+        if self.steps < self.minibatches:
             raise ValueError(f"gradients={run.gradients}: not enough for one step of {run.method}; give more")
 
     # --- where it is
@@ -96,7 +94,7 @@ class TranslationTraining:
     @property
     def finished(self) -> bool:
         """Have all steps been taken, or has the loss ceased to be finite?"""
-        return self.diverged or self.step + self.method.minibatches(self.run.k) > self.steps
+        return self.diverged or self.step + self.minibatches > self.steps
 
     def lr(self, step: int) -> float:
         """``lr min(n / warm-up, sqrt(warm-up / n))`` for the n-th minibatch, from 1 on; without a warm-up it is 1.
@@ -111,31 +109,22 @@ class TranslationTraining:
     # --- steps
 
     def train_epoch(self, after_step: Callable[[], bool]) -> bool:
-        """Train to the end of the epoch; False if ``after_step`` asked to stop before.
-
-        A step that takes several minibatches may end in the next epoch: what is left over at the end of an epoch
-        carries on.
-        """
+        """Train to the end of the epoch; False if ``after_step`` asked to stop before."""
         self.model.train()
-        epoch, batches = self.epoch, self.train.onwards(self.step)
-        while not self.finished:
-            taken = list(islice(batches, self.method.minibatches(self.run.k)))
-            began = perf_counter()
-            try:
-                self._step(taken)
-            except NonFiniteError:
-                self.step, self.diverged = self.step + len(taken), True
-                self.evaluations += self.optimizer.last.evaluations  # type: ignore[attr-defined]
-                return True
-            finally:
-                self.seconds += perf_counter() - began
-            if self.epoch > epoch or self.finished:
-                return True
-            if not after_step():
-                return False
-        return True
+        return through_the_epoch(self, self.train.onwards(self.step), after_step)
 
-    def _step(self, batches: Sequence[TextBatch]) -> None:
+    @property
+    def minibatches(self) -> int:
+        """That a step takes."""
+        return self.method.minibatches(self.run.k)
+
+    def note_failed_step(self, batches: Sequence[TextBatch]) -> None:
+        """The run ends here; what the step has evaluated counts."""
+        self.step, self.diverged = self.step + len(batches), True
+        self.evaluations += self.optimizer.last.evaluations  # type: ignore[attr-defined]
+
+    def take_step(self, batches: Sequence[TextBatch]) -> None:
+        """One step of the method."""
         for group in self.base.param_groups:
             group["lr"] = self.lr(self.step)
         closures = [self._closure(batch) for batch in batches]
@@ -166,9 +155,7 @@ class TranslationTraining:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision of a forward pass."""
-        if self.run.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(torch.device(self.run.device).type, dtype=torch.bfloat16)
+        return autocast(self.run.precision, self.run.device)
 
     # --- measuring
 
@@ -272,8 +259,7 @@ class TranslationTraining:
             "optimizer": self.optimizer.state_dict(),
             "tally": self.tally.state(),
             "best": self.best,
-            "rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            **random_state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -283,9 +269,7 @@ class TranslationTraining:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.tally.load(state["tally"])
-        torch.set_rng_state(state["rng"].cpu())
-        if state["cuda_rng"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda_rng"]])
+        set_random_state(state)
 
     def _copied_weights(self) -> Weights:
         return {name: value.clone() for name, value in self.model.state_dict().items()}
