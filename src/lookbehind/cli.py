@@ -13,6 +13,7 @@ try:
     import tyro
     from rich.console import Console
 
+    from lookbehind.commands.bench import Bench
     from lookbehind.commands.compare import Compare
     from lookbehind.commands.evaluate import Evaluate
     from lookbehind.commands.lifelong import Lifelong
@@ -25,7 +26,7 @@ try:
 except ImportError as error:  # the core installs with torch alone
     sys.exit(f"the command line needs {error.name}: pip install 'lookbehind[experiments]'")
 
-Command = Compare | Train | Lifelong | Translation | Translate | Evaluate | Reproduce | List
+Command = Compare | Train | Lifelong | Translation | Translate | Evaluate | Reproduce | Bench | List
 COMMANDS: dict[str, type[Command]] = {
     "compare": Compare,
     "train": Train,
@@ -34,6 +35,7 @@ COMMANDS: dict[str, type[Command]] = {
     "translate": Translate,
     "evaluate": Evaluate,
     "reproduce": Reproduce,
+    "bench": Bench,
     "list": List,
 }
 

@@ -17,8 +17,6 @@ from lookbehind.bench.pipeline import pipeline
 from lookbehind.bench.problems import Problem, problems
 from lookbehind.bench.sharpness import sharpness
 from lookbehind.bench.timing import Measured
-from lookbehind.experiments.markdown import table_lines
-from lookbehind.experiments.output import machine, versions, write_files
 from lookbehind.optim.checks import count, one_of
 
 PARTS = ("steps", "authors", "peers", "growth", "memory", "sharpness", "pipeline", "import")
@@ -48,6 +46,9 @@ class Bench:
 
 def bench(wanted: Bench, tell: Callable[[str], None] = lambda what: None) -> list[Measured]:
     """Measure, and write what was found."""
+    # matplotlib comes with it, which takes long to import and is not needed to parse a command
+    from lookbehind.experiments.output import machine, versions, write_files
+
     before = torch.get_num_threads()
     torch.set_num_threads(wanted.threads)
     found: list[Measured] = []
@@ -107,6 +108,8 @@ def _on(part: str, problem: Problem, n: int, tiny: bool) -> Iterable[Measured]:
 
 def lines(found: Iterable[Measured]) -> list[str]:
     """As a table of Markdown."""
+    from lookbehind.experiments.markdown import table_lines
+
     return table_lines(["what", "where", "measured", "quartiles", "must reach", ""], [*map(cells, found)])
 
 
