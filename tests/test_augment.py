@@ -190,8 +190,8 @@ def test_each_augmentation_by_its_name():
     assert torch.equal(augmented(images, "crop-flip", seeded()), cropped_and_flipped(images, seeded(), padding=4))
     crops = augmented(images, "resized-crop-flip", seeded())
     assert torch.equal(crops, random_resized_crops(images, seeded(), 8))
-    assert set(AUGMENTATIONS) == {"none", "flip", "crop-flip", "resized-crop-flip"}
-    with pytest.raises(ValueError, match="augmentation='crop': choose one of none, flip, crop-flip, resized-crop-flip"):
+    assert set(AUGMENTATIONS) == {"none", "flip", "crop-flip", "crop-flip-brightness", "resized-crop-flip"}
+    with pytest.raises(ValueError, match="augmentation='crop': choose one of none, flip, crop-flip, crop-flip-b"):
         augmented(images, "crop", seeded())
 
 

@@ -383,7 +383,7 @@ def test_the_command(smoke, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["table2"], "choose one of table1"),
+        (["table7"], "choose one of table1"),
         (["table1", "--shard", "4/3"], "shard='4/3': give I/N"),
         (["table1", "--change", "nothing"], "give NAME=VALUE"),
     ],

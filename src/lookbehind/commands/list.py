@@ -57,8 +57,8 @@ class List:
         for name, rows in shown.items():
             if self.what in ("all", name):
                 table = Table(box=box.SIMPLE_HEAD)
-                for head in heads[name]:
-                    table.add_column(head, overflow="fold")
+                for number, head in enumerate(heads[name]):
+                    table.add_column(head, overflow="fold", no_wrap=number == 0)  # names are there to be copied
                 for row in rows:
                     table.add_row(*row)
                 console.print(table)
