@@ -14,7 +14,8 @@ from typing import Any, Literal
 from lookbehind.experiments.cluster import run_all_on_ray
 from lookbehind.experiments.compare import workers_for
 from lookbehind.experiments.paper.catalogue import experiment
-from lookbehind.experiments.paper.scales import SCALES, Scale, Task, changed
+from lookbehind.experiments.paper.checkpoints import Checkpoint
+from lookbehind.experiments.paper.scales import SCALES, Scale, Task, changed, with_checkpoints
 from lookbehind.experiments.pool import Ended, Told, run_all
 from lookbehind.optim.checks import count, one_of
 from lookbehind.training.job import Job
@@ -60,8 +61,8 @@ class Reproduction:
 
     @property
     def at(self) -> Scale:
-        """The scale with its changes."""
-        return changed(SCALES[self.scale], self.change)
+        """The scale with its changes, and with the networks that are made for it."""
+        return with_checkpoints(changed(SCALES[self.scale], self.change), self.storage.out)
 
     def seeds_of(self, name: str) -> range:
         """The seeds of an experiment."""
@@ -139,6 +140,8 @@ def reproduce(
         tell(told)
 
     todo = unfinished(wanted) if wanted.train else []
+    for checkpoint in _checkpoints(wanted) if todo else ():
+        checkpoint.make(wanted.storage, tell)
     for run, _ in todo[:1]:
         load(run, wanted.storage)  # before the processes: data that is missing is told, or fetched, once
     if wanted.ray is not None and todo:
@@ -160,6 +163,14 @@ def _write_index(directory: Path) -> None:
     from lookbehind.experiments.paper.index import write_index  # which draws figures, like the pages
 
     write_index(directory)
+
+
+def _checkpoints(wanted: Reproduction) -> list[Checkpoint]:
+    """The networks that have to be made before they can be fine-tuned."""
+    tasks = [task for name in wanted.experiments for task in wanted.at.tasks_of(experiment(name).tasks)]
+    made = [(task.checkpoint, task.settings) for task in tasks if task.checkpoint is not None]
+    out = wanted.storage.out
+    return [one for one, settings in made if getattr(settings, "model", None) == one.model(out)]
 
 
 def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str, began: float) -> Path:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
+from lookbehind.experiments.paper.checkpoints import SMALL_VIT, TINY_VIT, Checkpoint
 from lookbehind.lifelong.run import LifelongSettings
 from lookbehind.training.measuring import Measures
 from lookbehind.training.overrides import setting_from_text
@@ -24,6 +26,8 @@ class Task:
     """The column of the paper whose numbers are shown beside ours."""
     one_k: bool = False
     """Only k = 2 was run there."""
+    checkpoint: Checkpoint | None = None
+    """The network to fine-tune, made before the first run; its settings then name no other."""
 
     @property
     def images(self) -> Settings:
@@ -106,6 +110,15 @@ IMAGENET: dict[str, Any] = {
     "milestones": (30, 60),
     "augmentation": "resized-crop-flip",
 }
+FINE_TUNING: dict[str, Any] = {
+    "epochs": 15,
+    "schedule": "constant",
+    "weight_decay": 1e-4,
+    "preparation": "vit",
+    "rho": 0.05,
+    "asam_rho": 0.1,
+    "eta": 0.0,
+}
 COSINE: dict[str, Any] = {
     **CIFAR,
     "schedule": "cosine",
@@ -137,6 +150,19 @@ PAPER = Scale(
             "CIFAR-100, WRN-28-10, set up as in the ASAM paper",
             Settings(data="cifar100", model="wrn-28-10", **COSINE),
             "Table 8",
+        ),
+        Task(
+            "in-vit",
+            "ImageNet, ViT-B/16 fine-tuned",
+            Settings(
+                data="imagenet",
+                model="hf:google/vit-base-patch16-224",
+                batch_size=450,
+                lr=0.001,
+                augmentation="resized-crop-flip",
+                **FINE_TUNING,
+            ),
+            "ViT-B/16",
         ),
     ),
     rhos=(0.1, 0.2, 0.4, 1.0, 2.0, 4.0, 10.0, 20.0, 40.0),
@@ -182,7 +208,27 @@ SLICE = Settings(
 LAPTOP = Scale(
     name="laptop",
     about="2,000 images of CIFAR-10 at 16 x 16, a ResNet of 78,000 parameters, 30 epochs: SGD fits them all",
-    tasks=(Task("slice", "2,000 images of CIFAR-10 (16 x 16), narrow ResNet-8", SLICE, "C10 RN-34"),),
+    tasks=(
+        Task("slice", "2,000 images of CIFAR-10 (16 x 16), narrow ResNet-8", SLICE, "C10 RN-34"),
+        Task(
+            "in-vit",
+            "2,000 images of CIFAR-10 (16 x 16), small ViT pre-trained on 20,000 others",
+            Settings(
+                **FINE_TUNING,
+                data="cifar10",
+                pool=2,
+                reserved=SMALL_VIT.images,
+                train_images=2500,
+                validation=500,
+                batch_size=64,
+                lr=0.01,
+                augmentation="flip",
+                evaluate_every=3,
+            ),
+            "ViT-B/16",
+            checkpoint=SMALL_VIT,
+        ),
+    ),
     rhos=(1.0, 2.0, 4.0),
     few_rhos=(1.0, 2.0, 4.0),
     ks=(2, 5),
@@ -212,7 +258,16 @@ TINY = Settings(data="digits", epochs=2, batch_size=100, validation=60, batchnor
 SMOKE = Scale(
     name="smoke",
     about="the digits, 2 epochs: shows in seconds that everything works, and nothing else",
-    tasks=(Task("digits", "digits, 2 epochs", TINY, "C10 RN-34"),),
+    tasks=(
+        Task("digits", "digits, 2 epochs", TINY, "C10 RN-34"),
+        Task(
+            "in-vit",
+            "digits, tiny ViT, 2 epochs",
+            replace(TINY, **{**FINE_TUNING, "epochs": 2}),
+            "ViT-B/16",
+            checkpoint=TINY_VIT,
+        ),
+    ),
     rhos=(1.0, 2.0),
     few_rhos=(1.0, 2.0),
     ks=(2,),
@@ -255,6 +310,17 @@ def changed(scale: Scale, words: Sequence[str]) -> Scale:
 
     lifelong = replace(scale.lifelong, tasks=with_values(scale.lifelong.tasks))
     return replace(scale, tasks=with_values(scale.tasks), lifelong=lifelong)
+
+
+def with_checkpoints(scale: Scale, out: Path) -> Scale:
+    """The scale with the networks that are made in ``out``, where a task has one and no change names another."""
+
+    def located(task: Task) -> Task:
+        if task.checkpoint is None or task.images.model is not None:
+            return task
+        return replace(task, settings=replace(task.images, model=task.checkpoint.model(out)))
+
+    return replace(scale, tasks=tuple(map(located, scale.tasks)))
 
 
 def _replaced(settings: Any, values: dict[str, Any]) -> Any:
