@@ -106,6 +106,15 @@ def test_policies_of_fsdp_do_not_change_the_method(ranks, method, policy):
         assert distance(weights, reference) < 1e-14
 
 
+@pytest.mark.parametrize("method", ["sam", "adaptive"])
+def test_slow_shards_may_wait_on_the_cpu(ranks, method):
+    options = (("offload", True),)
+    (weights, _), _ = ranks.run(trained, method, "plain", torch.float64, 4, options)
+    assert distance(weights, expected(method)[0]) < 1e-14
+    with pytest.raises(AssertionError, match=r"Lookahead\(offload=True\) of sharded parameters"):
+        ranks.run(trained, "lookahead", "plain", torch.float64, 1, options)
+
+
 @pytest.mark.parametrize("clip", [lb.clip_norm(0.3), lb.clip_value(0.05)])
 def test_clipping_is_over_all_ranks(ranks, clip):
     options = (("clip", clip),)

@@ -26,6 +26,7 @@ from lookbehind.experiments.paper.checkpoints import TINY_VIT
 from lookbehind.experiments.paper.numbers import TABLE_4_VIT
 from lookbehind.experiments.paper.reproduce import Reproduction, reproduce, runs_of, unfinished
 from lookbehind.experiments.paper.scales import PAPER
+from lookbehind.measures.curvature import _Product
 from lookbehind.models import build
 from lookbehind.models.vit import vision_transformer
 from lookbehind.optim.ascent import asam, leaves_of
@@ -148,6 +149,35 @@ def test_vit_b_16_has_as_many_parameters_as_in_the_paper():
     with torch.device("meta"):
         model = vision_transformer(1000, image=224, patch=16, width=768, layers=12, heads=12)
     assert sum(p.numel() for p in model.parameters()) == 86_567_656
+
+
+def test_the_curvature_of_attention_is_measured():
+    """H v against a difference of gradients."""
+    torch.manual_seed(0)
+    model = vision_transformer(10, **TINY).double()
+    batch = images().double(), torch.arange(4)
+
+    def loss(network, some):
+        return cross_entropy(network(some[0]), some[1])
+
+    def gradient():
+        found = torch.autograd.grad(loss(model, batch), list(model.parameters()))
+        return torch.cat([g.flatten() for g in found])
+
+    product = _Product(model, loss, lambda: [batch])
+    way = torch.randn(product.size, dtype=torch.float64, generator=seeded())
+    pieces = way.split([p.numel() for p in model.parameters()])
+    ends = []
+    for step in (1e-5, -2e-5):
+        with torch.no_grad():
+            for parameter, piece in zip(model.parameters(), pieces, strict=True):
+                parameter += step * piece.view_as(parameter)
+        ends.append(gradient())
+    with torch.no_grad():
+        for parameter, piece in zip(model.parameters(), pieces, strict=True):
+            parameter += 1e-5 * piece.view_as(parameter)
+    expected = (ends[0] - ends[1]) / 2e-5
+    assert (product(way) - expected).norm() < 1e-6 * expected.norm()
 
 
 # --- memory

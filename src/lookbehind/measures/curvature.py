@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lookbehind.measures.unchanged import (
     Loss,
@@ -91,7 +92,8 @@ class _Product:
         shaped = [piece.view_as(p) for piece, p in zip(pieces, self.parameters, strict=True)]
         result, minibatches = torch.zeros_like(vector), 0
         for batch in minibatches_of(self.batches):
-            with torch.enable_grad(), same_random_numbers(minibatches):  # one Hessian, also with dropout
+            # one Hessian, also with dropout; and fused attention has no second derivative
+            with torch.enable_grad(), same_random_numbers(minibatches), sdpa_kernel(SDPBackend.MATH):
                 value = differentiable(scalar(self.loss(self.model, batch)))
                 finite(value.detach(), "at the weights")
                 gradients = torch.autograd.grad(value, self.parameters, create_graph=True, materialize_grads=True)
