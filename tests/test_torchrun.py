@@ -106,7 +106,7 @@ def test_processes_that_climb_apart_are_m_sam_with_their_parts_as_micro_batches(
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_killed_process_ends_all_and_the_same_command_goes_on(tmp_path, parallel):
-    words = ["--method", "lookahead-sam", "--epochs", "12", "--batch-size", "100", "--parallel", parallel]
+    words = ["--method", "lookahead-sam", "--epochs", "6", "--batch-size", "100", "--parallel", parallel]
     started = torchrun(*words, "--out", str(tmp_path / "killed"), wait=False)
     records = tmp_path / "killed" / "runs"
     deadline = time.monotonic() + 60

@@ -254,7 +254,7 @@ LAPTOP = Scale(
         meta_ks=(2,),
     ),
 )
-TINY = Settings(data="digits", epochs=2, batch_size=100, validation=60, batchnorm="all")
+TINY = Settings(data="digits", epochs=2, batch_size=100, validation=60, batchnorm="all", evaluate_every=2)
 SMOKE = Scale(
     name="smoke",
     about="the digits, 2 epochs: shows in seconds that everything works, and nothing else",
@@ -279,7 +279,12 @@ SMOKE = Scale(
     measures=Measures(radii=(0.05, 1.0), asam_radii=(0.5, 1.0), sigmas=(0.0, 0.3), draws=1, images=100),
     lifelong=LifelongGrid(
         tasks=(
-            Task("split-digits", "digits, 5 tasks", LifelongSettings(epochs=1, width=4, hidden=8), "Split-CIFAR100"),
+            Task(
+                "split-digits",
+                "digits, 3 tasks",
+                LifelongSettings(tasks=3, epochs=1, width=4, hidden=8),
+                "Split-CIFAR100",
+            ),
         ),
         lrs=(0.1, 0.03),
         rhos=(0.05,),
