@@ -259,6 +259,8 @@ def test_ids_do_not_change_between_versions():
     """Runs that people have are found again."""
     paper = TranslationRun(method="lookbehind-sam-switching", data="iwslt14")
     assert paper.id == "lookbehind-sam-switching-seed0-a4c69f9bf8"
+    settings = TranslationSettings(data="multi30k", gradients=4000)
+    assert settings.run("asam:rho=0.5", 2).id == "asam-seed2-c624b5eccc"
 
 
 def test_the_usual_settings_of_iwslt14_are_the_papers():

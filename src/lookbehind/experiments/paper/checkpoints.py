@@ -98,8 +98,9 @@ SMALL_VIT = Checkpoint(
         epochs=20,
         batch_size=128,
         lr=0.001,
+        warmup=1.0,
         weight_decay=0.05,
-        augmentation="crop-flip",
+        augmentation="flip",
     ),
 )
 TINY_VIT = Checkpoint(name="vit-digits", image=8, patch=4, width=16, layers=1, heads=2, channels=1)

@@ -221,7 +221,7 @@ LAPTOP = Scale(
                 train_images=2500,
                 validation=500,
                 batch_size=64,
-                lr=0.01,
+                lr=0.001,
                 augmentation="flip",
                 evaluate_every=3,
             ),
