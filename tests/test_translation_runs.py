@@ -16,6 +16,10 @@ import torch
 
 from lookbehind import LookbehindSAM, cli, switching
 from lookbehind.data.text import load_text
+from lookbehind.experiments.paper.catalogue import experiment
+from lookbehind.experiments.paper.numbers import TABLE_4_TRANSLATION
+from lookbehind.experiments.paper.reproduce import Reproduction, cost_in_trainings, reproduce
+from lookbehind.experiments.paper.scales import LAPTOP, PAPER
 from lookbehind.models.transformer import label_smoothed_loss
 from lookbehind.training import train as training_module
 from lookbehind.training.train import Storage, train
@@ -368,6 +372,46 @@ def test_the_commands_train_write_a_page_and_translate(tmp_path, capsys):
     (directory / "run.json").write_text(json.dumps({"data": "digits", "method": "sam"}))
     assert cli.main(["translate", str(directory), "Hunde"]) == 2
     assert "not a translation run" in capsys.readouterr().err
+
+
+# --- table 4
+
+
+def test_the_rows_of_table_4():
+    task = PAPER.task("translation")
+    run = task.settings.run("lookbehind-asam-switching:k=2,alpha=0.8", 0).filled
+    assert (run.data, run.epochs, run.lr, run.warmup, run.asam_rho) == ("iwslt14", 50, 5e-4, 4000, 0.2)
+    found = {arm.name: arm.candidates for arm in experiment("table4-translation").arms(task, PAPER)}
+    assert found["Adam, twice the epochs"] == ("adamw:epochs=100",)
+    assert found["SAM"] == ("sam:rho=0.1",)
+    assert found["Lookbehind-ASAM"] == ("lookbehind-asam-switching:rho=0.2,k=2,alpha=0.8",)
+    assert set(TABLE_4_TRANSLATION) == set(found) - {"Adam, twice the epochs"}
+    assert TABLE_4_TRANSLATION["Lookbehind-ASAM"]["IWSLT'14"] == "35.40 ± 0.01"
+    # by epochs all but Adam cost two trainings of Adam, and so does Adam for twice as long: 1 + 2 * 7
+    assert cost_in_trainings(Reproduction(experiments=("table4-translation",), scale="paper", seeds=1)) == 15
+    # with a budget of gradients all rows have the same
+    task = LAPTOP.task("translation")
+    runs = [run for arm in experiment("table4-translation").arms(task, LAPTOP) for run in arm.runs(task, range(1))]
+    assert len(runs) == 7
+    assert {run.cost for run in runs} == {task.settings.gradients}
+
+
+def test_table_4_shows_what_the_runs_found(tmp_path):
+    storage = Storage(out=tmp_path)
+    change = (f"train_pairs={SIZES['train']}", "max_tokens=200")
+    names = ("table4-translation",)
+    wanted = Reproduction(experiments=names, scale="smoke", seeds=1, change=change, jobs=1, storage=storage)
+    page = reproduce(wanted)["table4-translation"]
+    results = json.loads((page / "results.json").read_text())
+    (table,) = results["tables"]
+    assert [line[0] for line in table["lines"]] == list(TABLE_4_TRANSLATION)
+    for line in table["lines"]:
+        assert line[-1] == "12"
+        assert line[-2] == ("12" if line[0] == "Adam" else "6")
+    records = [json.loads(path.read_text().splitlines()[-1]) for path in tmp_path.glob("runs/*/records.jsonl")]
+    assert sorted(f"{end['test_accuracy']:.2f}" for end in records) == sorted(line[1] for line in table["lines"])
+    assert len(results["figures"]) == 1
+    assert {verdict["verdict"] for verdict in results["verdicts"]} == {"not resolved"}  # by one seed
 
 
 def test_a_command_whose_loss_diverges_says_so(tmp_path, capsys):

@@ -7,7 +7,7 @@ from importlib import import_module
 from lookbehind.experiments.paper.experiment import Experiment
 
 IDS = (
-    *("table1", "table2", "table3", "table4-vit", "table5", "table8", "table9", "table10"),
+    *("table1", "table2", "table3", "table4-translation", "table4-vit", "table5", "table8", "table9", "table10"),
     *("figure1", "figure3", "figure4", "figure5", "figure6", "figure7", "figure8", "figure9", "figure10"),
     *("figure13", "figure14"),
 )

@@ -109,7 +109,7 @@ def cost_in_trainings(wanted: Reproduction) -> float:
     costs: dict[str, float] = {}
     for name in wanted.experiments:
         for task in wanted.at.tasks_of(experiment(name).tasks):
-            one = task.settings.run("sgd", 0).cost
+            one = task.settings.run(task.plain_method, 0).cost
             for arm in experiment(name).arms(task, wanted.at):
                 costs |= {run.id: run.cost / one for run in arm.runs(task, wanted.seeds_of(name))}
     return sum(costs.values())

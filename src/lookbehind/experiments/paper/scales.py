@@ -12,6 +12,7 @@ from lookbehind.lifelong.run import LifelongSettings
 from lookbehind.training.measuring import Measures
 from lookbehind.training.overrides import setting_from_text
 from lookbehind.training.settings import Settings
+from lookbehind.translation.run import TranslationSettings
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Task:
     key: str
     """Short, for files."""
     title: str
-    settings: Settings | LifelongSettings
+    settings: Settings | LifelongSettings | TranslationSettings
     stands_for: str
     """The column of the paper whose numbers are shown beside ours."""
     one_k: bool = False
@@ -35,6 +36,18 @@ class Task:
         if not isinstance(self.settings, Settings):
             raise TypeError(f"{self.title} is not a task of image classification")
         return self.settings
+
+    @property
+    def translation(self) -> TranslationSettings:
+        """The settings of a task of translation."""
+        if not isinstance(self.settings, TranslationSettings):
+            raise TypeError(f"{self.title} is not a task of translation")
+        return self.settings
+
+    @property
+    def plain_method(self) -> str:
+        """The base optimizer alone, by whose trainings costs are told."""
+        return "adamw" if isinstance(self.settings, TranslationSettings) else "sgd"
 
     @property
     def held_out(self) -> bool:
@@ -53,6 +66,15 @@ class LifelongGrid:
     alphas: tuple[float, ...]
     meta_ks: tuple[int, ...]
     """Inner steps of C-MAML."""
+
+
+@dataclass(frozen=True)
+class TranslationGrid:
+    """The texts to translate, and what is searched over there."""
+
+    tasks: tuple[Task, ...]
+    rhos: tuple[float, ...] = (1.0,)
+    """In units of the default radii, for SAM and ASAM and for Lookbehind alike."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +99,13 @@ class Scale:
     seeds: int
     measures: Measures
     lifelong: LifelongGrid
+    translation: TranslationGrid
 
     def task(self, key: str) -> Task:
         """The task of the paper, or the only one that stands for all."""
-        tasks = self.lifelong.tasks if key.startswith("split-") else self.tasks
+        tasks = self.tasks
+        for begins, others in (("split-", self.lifelong.tasks), ("translation", self.translation.tasks)):
+            tasks = others if key.startswith(begins) else tasks
         return {task.key: task for task in tasks}.get(key, tasks[0])
 
     def tasks_of(self, keys: Sequence[str]) -> list[Task]:
@@ -190,6 +215,9 @@ PAPER = Scale(
         alphas=(0.1, 0.2, 0.5, 0.8, 1.0),
         meta_ks=(2, 5, 10),
     ),
+    translation=TranslationGrid(
+        (Task("translation", "IWSLT'14, German to English", TranslationSettings(data="iwslt14"), "IWSLT'14"),)
+    ),
 )
 SLICE = Settings(
     data="cifar10",
@@ -253,6 +281,16 @@ LAPTOP = Scale(
         alphas=(0.5,),
         meta_ks=(2,),
     ),
+    translation=TranslationGrid(
+        (
+            Task(
+                "translation",
+                "Multi30k, German to English, small Transformer",
+                TranslationSettings(data="multi30k", gradients=2000),
+                "IWSLT'14",
+            ),
+        ),
+    ),
 )
 TINY = Settings(data="digits", epochs=2, batch_size=100, validation=60, batchnorm="all", evaluate_every=2)
 SMOKE = Scale(
@@ -292,6 +330,16 @@ SMOKE = Scale(
         alphas=(0.5,),
         meta_ks=(2,),
     ),
+    translation=TranslationGrid(
+        (
+            Task(
+                "translation",
+                "numbers in words",
+                TranslationSettings(gradients=12, train_pairs=100, beam=2, max_len=8),
+                "IWSLT'14",
+            ),
+        )
+    ),
 )
 SCALES = {scale.name: scale for scale in (SMOKE, LAPTOP, PAPER)}
 
@@ -301,7 +349,7 @@ def changed(scale: Scale, words: Sequence[str]) -> Scale:
 
     These are the paper's ambiguities: it does not say, or says one thing where the authors' code does another.
     """
-    kinds = {f.name: str(f.type) for kind in (LifelongSettings, Settings) for f in fields(kind)}
+    kinds = {f.name: str(f.type) for kind in (TranslationSettings, LifelongSettings, Settings) for f in fields(kind)}
     values: dict[str, Any] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -314,7 +362,8 @@ def changed(scale: Scale, words: Sequence[str]) -> Scale:
         return tuple(replace(task, settings=_replaced(task.settings, values)) for task in tasks)
 
     lifelong = replace(scale.lifelong, tasks=with_values(scale.lifelong.tasks))
-    return replace(scale, tasks=with_values(scale.tasks), lifelong=lifelong)
+    translation = replace(scale.translation, tasks=with_values(scale.translation.tasks))
+    return replace(scale, tasks=with_values(scale.tasks), lifelong=lifelong, translation=translation)
 
 
 def with_checkpoints(scale: Scale, out: Path) -> Scale:
