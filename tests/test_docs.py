@@ -16,7 +16,9 @@ import lookbehind
 from lookbehind.cli import parsed
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+EXTRAS = set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
 PIECE = re.compile(r"^<!-- (?:prelude|check)\n(.*?)^-->$|^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -44,15 +46,23 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
 def test_the_commands_of_a_page_are_understood(page):
     for line in commands(page):
         program, *arguments = shlex.split(line, comments=True)
-        assert program == "lookbehind", line
-        parsed(arguments)
+        if program == "lookbehind":
+            parsed(arguments)
+        elif program == "make":
+            assert arguments[0] in TARGETS, line
+        elif program == "pip":
+            (extras,) = re.findall(r"\[(.*)\]", arguments[-1])
+            assert set(extras.split(",")) <= EXTRAS, line
+        else:
+            assert program in ("source", "python"), line
+            assert program == "source" or arguments[:1] == ["-m"] or (ROOT / arguments[0]).exists(), line
 
 
 def test_every_block_says_what_it_is():
     """So that none is left out of the tests above."""
     for page in PAGES:
         kinds = re.findall(r"^```(\w*)\n.*?^```$", page.read_text(), re.DOTALL | re.MULTILINE)
-        assert set(kinds) <= {"python", "bash"}, page
+        assert set(kinds) <= {"python", "bash", "text"}, page
 
 
 def test_every_public_name_is_in_the_reference():
@@ -64,7 +74,7 @@ def test_every_public_name_is_in_the_reference():
 
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
-    for page in [*PAGES, *(ROOT / "docs" / "results").rglob("*.md")]:
+    for page in [*PAGES[2:], *(ROOT / "docs" / "results").rglob("*.md")]:
         assert page.relative_to(ROOT / "docs").as_posix() in navigation, page
 
 

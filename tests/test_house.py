@@ -106,14 +106,12 @@ def test_every_public_name_exists_and_has_a_docstring():
 
 
 def test_the_readme_example_runs_and_learns():
-    examples = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert examples
-    for example in examples:
-        scope: dict[str, object] = {}
-        torch.manual_seed(0)
-        exec(compile(example, "README.md", "exec"), scope)
-        assert float(scope["loss"]) < 0.4  # from 0.7
-    assert 10 <= len([line for line in examples[0].splitlines() if line.strip()]) <= 16
+    example = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]  # the others: test_docs.py
+    scope: dict[str, object] = {}
+    torch.manual_seed(0)
+    exec(compile(example, "README.md", "exec"), scope)
+    assert float(scope["loss"]) < 0.4  # from 0.7
+    assert 10 <= len([line for line in example.splitlines() if line.strip()]) <= 16
 
 
 def test_the_map_in_the_readme_is_true():
