@@ -2,6 +2,7 @@
 # make test   set up .venv and run the tests
 # make lint   style and types
 # make bench  measure speed and memory, as ratios
+# make dist   build sdist and wheel into dist/, and try the wheel in an environment with torch alone
 # make docs   build the documentation into site/, strictly
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +11,7 @@ RUN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint bench docs figures clean
+.PHONY: demo test lint bench docs dist figures clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "setting up $(VENV): a minute or two, once"
@@ -36,8 +37,17 @@ bench: $(VENV)/.installed
 docs: $(VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
 
+dist: $(VENV)/.installed
+	rm -rf dist
+	$(RUN)/python -m build
+	$(RUN)/python -m venv dist/empty
+	dist/empty/bin/python -m pip install --quiet dist/*.whl
+	dist/empty/bin/python tests/installed.py
+	rm -rf dist/empty
+	ls dist
+
 figures: $(VENV)/.installed
 	$(RUN)/python docs/idea.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache out site
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache dist out site
