@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
 
 from rich.console import Console
 
-from lookbehind.commands.shared import say_where, trained_alone
+from lookbehind.commands.shared import trained_with_page
 from lookbehind.lifelong.run import LifelongRun
 from lookbehind.training.train import Storage
 
@@ -31,14 +30,4 @@ class Lifelong:
 
     def __call__(self, console: Console, command: str) -> int:
         """Run it, with its progress on the terminal, and write its page."""
-        run, began = self.run, monotonic()
-        code, records = trained_alone(console, run, self.storage)
-        if not records:
-            return code
-        # matplotlib takes long to import, and there is nothing to draw before
-        from lookbehind.experiments.lifelong_report import summary, write_report
-
-        out = self.storage.directory(run)
-        write_report(out, run, records, command, began)
-        say_where(console, summary(records[-1]), out)
-        return 0
+        return trained_with_page(console, self.run, self.storage, command, "lifelong_report")[0]

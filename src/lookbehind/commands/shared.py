@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from time import monotonic
 
 from rich.console import Console
 
@@ -72,7 +74,22 @@ def trained_alone(console: Console, run: Job, storage: Storage) -> tuple[int, li
     return 0, records
 
 
-def say_where(console: Console, numbers: Mapping[str, str], out: Path) -> None:
+def trained_with_page(
+    console: Console, run: Job, storage: Storage, command: str, report: str
+) -> tuple[int, list[Record]]:
+    """The same, and its page by a module of :mod:`lookbehind.experiments`; what came out is on the terminal."""
+    began = monotonic()
+    code, records = trained_alone(console, run, storage)
+    if records:
+        # only now: matplotlib takes long to import, and there was nothing to draw before
+        pages = import_module(f"lookbehind.experiments.{report}")
+        out = storage.directory(run)
+        pages.write_report(out, run, records, command, began)
+        _say_where(console, pages.summary(records[-1]), out)
+    return code, records
+
+
+def _say_where(console: Console, numbers: Mapping[str, str], out: Path) -> None:
     """What came out of a run, and where its files are."""
     for name, value in numbers.items():
         say(console, f"{name:<46}{value:>8}")

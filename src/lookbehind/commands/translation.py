@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic
 
 from rich.console import Console
 
-from lookbehind.commands.shared import say, say_where, trained_alone
+from lookbehind.commands.shared import say, trained_with_page
 from lookbehind.training.train import Storage
 from lookbehind.translation.run import TranslationRun
 
@@ -31,15 +30,8 @@ class Translation:
 
     def __call__(self, console: Console, command: str) -> int:
         """Run it, with its progress on the terminal, and write its page."""
-        run, began = self.run, monotonic()
-        code, records = trained_alone(console, run, self.storage)
-        if not records:
-            return code
-        # matplotlib takes long to import, and there is nothing to draw before
-        from lookbehind.experiments.translation_report import summary, write_report
-
-        out = self.storage.directory(run)
-        write_report(out, run, records, command, began)
-        say_where(console, summary(records[-1]), out)
-        say(console, f'try it            lookbehind translate {out} "{records[-1]["examples"][0][0]}"')
-        return 0
+        code, records = trained_with_page(console, self.run, self.storage, command, "translation_report")
+        if records:
+            example = records[-1]["examples"][0][0]
+            say(console, f'try it            lookbehind translate {self.storage.directory(self.run)} "{example}"')
+        return code

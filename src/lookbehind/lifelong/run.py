@@ -13,7 +13,7 @@ from lookbehind.lifelong.memory import LAWS
 from lookbehind.optim.checks import count, non_negative, one_of, positive
 from lookbehind.optim.clipping import clip_norm
 from lookbehind.optim.interpolation import following
-from lookbehind.training.job import id_of
+from lookbehind.training.job import Derived
 from lookbehind.training.methods import Method, method
 from lookbehind.training.overrides import check_read, overrides
 from lookbehind.training.settings import as_plain_numbers, check_device, resolved
@@ -132,7 +132,7 @@ ONE_METHOD = ("data", "tasks", "epochs", "evaluate")  # the same for all methods
 
 
 @dataclass(frozen=True, kw_only=True)
-class LifelongRun(LifelongSettings):
+class LifelongRun(LifelongSettings, Derived):
     """One lifelong training: settings, a method and a seed.
 
     The seed draws the order of the classes, what is held out, the first weights, the order of the images and their
@@ -221,16 +221,6 @@ class LifelongRun(LifelongSettings):
         return STREAMS[self.data].source
 
     @property
-    def place(self) -> str:
-        """The device that it runs on."""
-        return self.filled.device
-
-    @property
-    def unit(self) -> str:
-        """Of its accuracies."""
-        return "%"
-
-    @property
     def clipping(self) -> clip_norm | None:
         """Of the gradients."""
         return None if self.clip is None else clip_norm(self.clip, ascent=self.clip_ascent)
@@ -264,11 +254,6 @@ class LifelongRun(LifelongSettings):
         }
         unread = {name for name, matters in conditions.items() if not matters}
         return {f.name: getattr(self.filled, f.name) for f in fields(self) if f.name not in unread}
-
-    @cached_property
-    def id(self) -> str:
-        """A name for the run's files that follows from its identity."""
-        return id_of(self)
 
     @property
     def whole_epochs(self) -> int:

@@ -7,10 +7,13 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from functools import cached_property
 from typing import Any, Protocol
 
+from lookbehind.optim.clipping import clip_norm
 from lookbehind.training.parallel import Team
 from lookbehind.training.records import Record
+from lookbehind.training.settings import resolved
 
 FORMAT = 1  # of the id: raised when a default changes, or the same settings come to mean something else
 
@@ -106,6 +109,39 @@ class Job(Protocol):
 
     def begin(self, data: Any) -> InProgress:
         """The training, before its first step, on the data that was read for it."""
+
+
+class Derived:
+    """What follows from the settings of a run in the same way for every kind, unless the kind says otherwise."""
+
+    data: str
+    device: str
+    clip: float | None
+
+    @cached_property
+    def id(self) -> str:
+        """A name for the run's files that follows from its identity."""
+        return id_of(self)
+
+    @property
+    def source(self) -> str:
+        """The data set whose files are read."""
+        return self.data
+
+    @property
+    def place(self) -> str:
+        """The device that it runs on."""
+        return resolved(self.device)
+
+    @property
+    def unit(self) -> str:
+        """Of what its records call accuracy."""
+        return "%"
+
+    @property
+    def clipping(self) -> clip_norm | None:
+        """Of the gradient of every base step."""
+        return None if self.clip is None else clip_norm(self.clip)
 
 
 def described(run: Job) -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lookbehind.data.vision import VisionData
 from lookbehind.optim.checks import count, one_of
-from lookbehind.optim.clipping import clip_norm
-from lookbehind.training.job import id_of
+from lookbehind.training.job import Derived
 from lookbehind.training.methods import Method, Phase, phases
 from lookbehind.training.overrides import check_read, overrides
 from lookbehind.training.settings import Settings, resolved, usual
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Settings):
+class Run(Settings, Derived):
     """One training: settings, a method and a seed.
 
     The seed draws the slice, the validation part, the first weights, the order of the images, the augmentation and the
@@ -112,37 +111,12 @@ class Run(Settings):
         values = {f.name: getattr(self.filled, f.name) for f in fields(self) if f.name not in unread}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
-    @cached_property
-    def id(self) -> str:
-        """A name for the run's files that follows from its identity."""
-        return id_of(self)
-
     @property
     def numbers(self) -> dict[str, Any]:
         """What tells it from other runs of its method, in short."""
         shown = {"rho": "rho", "asam_rho": "rho", "k": "k", "alpha": "alpha", "micro_batch": "micro_batch"}
         identity = self.identity
         return {word: identity[name] for name, word in shown.items() if name in identity}
-
-    @property
-    def source(self) -> str:
-        """The data set whose files are read."""
-        return self.data
-
-    @property
-    def place(self) -> str:
-        """The device that it runs on."""
-        return self.filled.device
-
-    @property
-    def unit(self) -> str:
-        """Of its accuracies."""
-        return "%"
-
-    @property
-    def clipping(self) -> clip_norm | None:
-        """Of the gradient of every base step."""
-        return None if self.clip is None else clip_norm(self.clip)
 
     @property
     def cost(self) -> float:

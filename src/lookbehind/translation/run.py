@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lookbehind.data.text import CORPORA, TextData
 from lookbehind.optim.checks import count, fraction, non_negative, one_of, positive
-from lookbehind.optim.clipping import clip_norm
 from lookbehind.optim.interpolation import following
-from lookbehind.training.job import id_of
+from lookbehind.training.job import Derived
 from lookbehind.training.methods import Method, method
 from lookbehind.training.overrides import check_read, overrides
 from lookbehind.training.settings import as_plain_numbers, check_device, resolved
@@ -188,7 +187,7 @@ ONE_METHOD = ("data", "merges", "train_pairs", "max_len", "beam", "length_penalt
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationRun(TranslationSettings):
+class TranslationRun(TranslationSettings, Derived):
     """One translation training: settings, a method and a seed.
 
     The seed draws the first weights, the minibatches, their order and the dropout masks, alike for all methods.
@@ -227,11 +226,6 @@ class TranslationRun(TranslationSettings):
         """The network has none."""
         return "all"
 
-    @property
-    def clipping(self) -> clip_norm | None:
-        """Of the gradient of every base step."""
-        return None if self.clip is None else clip_norm(self.clip)
-
     @cached_property
     def filled(self) -> TranslationRun:
         """The same run with every None replaced by what is usual."""
@@ -259,27 +253,12 @@ class TranslationRun(TranslationSettings):
         unread = {name for name, matters in conditions.items() if not matters}
         return {f.name: getattr(self.filled, f.name) for f in fields(self) if f.name not in unread}
 
-    @cached_property
-    def id(self) -> str:
-        """A name for the run's files that follows from its identity."""
-        return id_of(self)
-
     @property
     def numbers(self) -> dict[str, Any]:
         """What tells it from other runs of its method, in short."""
         shown = {"lr": "lr", "rho": "rho", "asam_rho": "rho", "k": "k", "alpha": "alpha"}
         identity = self.identity
         return {word: identity[name] for name, word in shown.items() if name in identity}
-
-    @property
-    def source(self) -> str:
-        """The corpus whose files are read."""
-        return self.data
-
-    @property
-    def place(self) -> str:
-        """The device that it runs on."""
-        return self.filled.device
 
     @property
     def unit(self) -> str:
