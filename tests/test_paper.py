@@ -11,7 +11,15 @@ import pytest
 from scipy import stats
 
 from lookbehind import cli
-from lookbehind.experiments.claims import Claim, Comparison, judged, pooled_error, quantile
+from lookbehind.experiments.claims import (
+    Claim,
+    Comparison,
+    judged,
+    largest_share,
+    pooled_error,
+    quantile,
+    unsteady_rows,
+)
 from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.pages import interval, latex, verdict_lines
 from lookbehind.experiments.paper import numbers
@@ -161,6 +169,27 @@ def test_quantiles_are_those_of_student_and_dunnett():
     assert quantile(1, 20) == pytest.approx(stats.t.ppf(0.975, 20), rel=0.01)
     assert quantile(3, 20) == pytest.approx(2.54, abs=0.03)  # two-sided 5 %, from Dunnett's table
     assert quantile(1, 4) < quantile(5, 4)
+
+
+def test_a_row_that_is_not_steady_does_not_blur_the_others():
+    draw = np.random.default_rng(1)
+    table = {f"row {i}": list(50 + i + 0.3 * draw.standard_normal(3)) for i in range(8)}
+    assert unsteady_rows(table) == ()
+    before = pooled_error(table)
+    table["unsteady"] = [25.0, 17.0, 40.0]
+    assert unsteady_rows(table) == ("unsteady",)
+    assert pooled_error(table) == before
+    steady, other = judged(Claim("", ("row 7",), ("row 0", "unsteady")), table).comparisons
+    assert steady.margin == pytest.approx(quantile(2, 14) * before[0] * math.sqrt(2 / 3))
+    alone = pooled_error({"row 7": table["row 7"], "unsteady": table["unsteady"]})
+    assert alone[1] == 2
+    assert other.margin == pytest.approx(quantile(2, 2) * alone[0] * math.sqrt(2 / 3))
+    # from Cochran's table: 1 %, 8 rows with 2 degrees of freedom
+    assert largest_share(8, 3) == pytest.approx(0.6152, abs=0.03)
+    assert largest_share(20, 2) < largest_share(5, 2)
+    # noise alone: a row is left out of one table in a hundred
+    tables = [dict(enumerate(draw.standard_normal((10, 2)))) for _ in range(500)]
+    assert sum(bool(unsteady_rows(one)) for one in tables) <= 15
 
 
 def test_verdicts():

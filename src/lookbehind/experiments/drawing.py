@@ -26,7 +26,7 @@ P = ParamSpec("P")
 GRADIENTS = "gradient evaluations"
 
 # Colours that stand for a variable of the page, so that light, dark and print each have their own.
-INK, RULE = "#000001", "#000002"
+INK, RULE = "#000001", "#dddddd"
 SHADES = {
     "baseline": ("#6b6b6b",),
     "sam": ("#0b5fa5", "#3b8ede", "#0a3d6b"),

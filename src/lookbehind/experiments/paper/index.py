@@ -27,7 +27,7 @@ def write_index(directory: Path) -> Path:
         "",
         f"Of {sum(counts.values())} claims: {total or 'none judged yet'}. A claim holds if the 95 % intervals of all "
         "its comparisons lie above zero (they hold together, after Dunnett), is contradicted if one lies below, and is "
-        "not resolved otherwise.",
+        "not resolved otherwise. Rows that vary far more over the seeds than others are judged by their own error.",
         "",
         *table_lines(["experiment", "claim", "where", "difference, 95 %", "verdict"], lines),
         "",
