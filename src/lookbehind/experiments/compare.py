@@ -98,7 +98,7 @@ def _gradient_budget(comparison: Comparison, runs: Sequence[Run]) -> int:
                 "--gradients, and epochs, gradients and batch_size of single methods"
             )
     budget = int(common.epochs or 0) * len(Parts(common, load(common, comparison.storage)).train)
-    whole = math.lcm(*(method.gradients(run.k) for run in runs for method in run.methods))
+    whole = math.lcm(*(math.ceil(run.mean_gradients(method)) for run in runs for method in run.methods))
     rounded = budget - budget % whole
     return rounded if budget - rounded <= ROUNDED_BY_AT_MOST * budget else budget
 

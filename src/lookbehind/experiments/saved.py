@@ -77,8 +77,8 @@ def by_method(runs: Sequence[Saved]) -> dict[str, list[Saved]]:
     return dict(sorted(named.items(), key=lambda item: _cost(item[1][0].run)))
 
 
-def _cost(run: Run) -> int:
-    return max(method.gradients(run.k) for method in run.methods)
+def _cost(run: Run) -> float:
+    return max(run.mean_gradients(method) for method in run.methods)
 
 
 def rows_of(groups: dict[str, list[Saved]]) -> list[Row]:

@@ -21,6 +21,7 @@ from lookbehind.measures.batchnorm import recalibrated
 from lookbehind.models import build
 from lookbehind.optim.lookahead import PHASE, Lookahead, slow_weights_of
 from lookbehind.optim.passes import micro_batches, switching
+from lookbehind.training.averaging import Average
 from lookbehind.training.methods import METHODS, Method, base_optimizer
 from lookbehind.training.parallel import load_model, load_optimizer, model_state, optimizer_state, team
 from lookbehind.training.records import Record
@@ -100,11 +101,13 @@ class Training:
             weight_decay=float(run.weight_decay or 0.0),
             nesterov=run.nesterov,
         )
-        self.step, self.evaluations, self.seconds = 0, 0, 0.0
+        self.step, self.seconds = 0, 0.0
+        self.evaluations: float = 0
         self.tally = Tally(run.device)
         self.scaler = torch.amp.GradScaler(torch.device(run.device).type, enabled=run.precision == "fp16")
         self.method = self.course.phase(0).method
         self.optimizer = self._optimizer(self.method)
+        self.average = Average(self.model, run.average) if run.average else None
         self.diverged = False
 
     def _check_parts(self) -> None:
@@ -157,6 +160,7 @@ class Training:
 
     def _step(self, batches: Sequence[tuple[Tensor, Tensor, float]]) -> None:
         self._follow_the_course()
+        climbs = getattr(self.optimizer, "ascents", 1) > 0
         closures = [self._closure(*batch) for batch in batches]
         if self.method.micro:
             size = self.run.micro_batch
@@ -165,7 +169,9 @@ class Training:
             self.optimizer.step(micro_batches(*((len(y), self._closure(x, y, weight)) for x, y in pairs)))
         else:
             self.optimizer.step(switching(*closures) if self.method.switching else closures[0])
-        self.evaluations += self.method.gradients(self.run.k) * len(batches)
+        self.evaluations += self.run.gradients_of(self.method, climbs=climbs) * len(batches)
+        if self.average is not None:
+            self.average.update()
         alpha = self.optimizer.last.alpha if self.method.interpolates else None  # type: ignore[attr-defined]
         if alpha is not None:  # a step that was skipped has none, nor has one that goes all the way
             self.tally.add_alpha(alpha)
@@ -181,15 +187,23 @@ class Training:
     def _closure(self, inputs: Tensor, labels: Tensor, weight: float) -> Callable[[], Any]:
         def closure() -> Tensor:
             self.optimizer.zero_grad()
+            some = self._ascent_images(len(labels))
             with self.autocast():
-                logits = self.network(inputs)
-                loss = F.cross_entropy(logits, labels, label_smoothing=self.run.label_smoothing)
+                logits = self.network(inputs[:some])
+                loss = F.cross_entropy(logits, labels[:some], label_smoothing=self.run.label_smoothing)
             self.scaler.scale(loss if weight == 1.0 else loss * weight).backward()
             if not getattr(self.optimizer, "climbing", False):
-                self.tally.add(loss, logits, labels)
+                self.tally.add(loss, logits, labels[:some])
             return loss
 
         return closure
+
+    def _ascent_images(self, images: int) -> int:
+        """How many images of a minibatch an evaluation takes: of the first in a step that climbs, perhaps a part."""
+        optimizer: Any = self.optimizer
+        if self.run.ascent_part == 1 or not self.method.can_spare or optimizer.climbing or not optimizer.ascents:
+            return images
+        return max(1, round(self.run.ascent_part * images))
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision of a forward pass."""
@@ -207,7 +221,9 @@ class Training:
     def _optimizer(self, method: Method) -> Optimizer:
         scaler = self.scaler if self.scaler.is_enabled() else None
         ranks = self.run.ranks if self.team.world > 1 else "together"
-        return method.optimizer(self.base, self.network, self.run, scaler, ranks, offload=self.run.offload)
+        return method.optimizer(
+            self.base, self.network, self.run, scaler, ranks, offload=self.run.offload, every=self.run.every
+        )
 
     def _settle(self) -> None:
         """Before another method takes over, and in the end: the weights are the slow ones of Lookahead."""
@@ -223,8 +239,8 @@ class Training:
     # --- measuring
 
     def slow_weights(self) -> AbstractContextManager[None]:
-        """The weights to measure and keep: those of the model, or Lookahead's slow ones."""
-        return slow_weights_of(self.optimizer)
+        """The weights to measure and keep: those of the model, Lookahead's slow ones, or the average."""
+        return slow_weights_of(self.optimizer) if self.average is None else self.average.shown()
 
     def epoch_record(self) -> Record:
         """What is known at the end of an epoch; starts the sums of the next."""
@@ -245,7 +261,7 @@ class Training:
         record |= self._measured("validation", self.parts.validation if due else None)
         record |= self._measured("test", self.parts.test if due else None)
         return record | {
-            "gradient_evaluations": self.evaluations,
+            "gradient_evaluations": round(self.evaluations),
             "alpha": tally.alpha,
             "seconds": round(self.seconds, 3),
         }
@@ -257,7 +273,7 @@ class Training:
             "diverged": False,
             "steps": self.step,
             "passes": self.step / self.course.steps_per_epoch,
-            "gradient_evaluations": self.evaluations,
+            "gradient_evaluations": round(self.evaluations),
             "seconds": round(self.seconds, 3),
         }
         scores = self.scores()
@@ -308,6 +324,7 @@ class Training:
             "model": model_state(self.model, sharded=self.sharded),
             "optimizer": optimizer_state(self.model, self.optimizer, sharded=self.sharded),
             "scaler": self.scaler.state_dict(),
+            "average": None if self.average is None else self.average.state(),
             "ranks": self.team.gathered(own),
         }
 
@@ -328,6 +345,8 @@ class Training:
         load_optimizer(self.model, self.optimizer, state["optimizer"], sharded=self.sharded)
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
+        if self.average is not None:
+            self.average.load(state["average"])
         own = state["ranks"][self.team.rank]
         self.tally.load(own["tally"])
         set_random_state(own)

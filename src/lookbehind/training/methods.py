@@ -31,6 +31,7 @@ from lookbehind.optim.clipping import clip_norm
 from lookbehind.optim.descent import Descent
 from lookbehind.optim.interpolation import following, none
 from lookbehind.optim.lookahead import Lookahead
+from lookbehind.optim.schedule import Schedule
 from lookbehind.optim.sharpness_aware import SharpnessAware
 
 BASES = ("sgd", "adam", "adamw")
@@ -101,8 +102,15 @@ class Method:
             "k": self.multistep or self.lookahead or self.long_step,
             "alpha": self.interpolates or self.lookahead or self.long_step,
             "micro_batch": self.micro,
+            "every": self.can_spare,
+            "ascent_part": self.can_spare,
         }
         return tuple(name for name, is_read in read.items() if is_read)
+
+    @property
+    def can_spare(self) -> bool:
+        """Can it climb now and then only, or on a part of the minibatch?"""
+        return bool(self.ascent) and not (self.micro or self.switching or self.lookahead)
 
     @property
     def needs_a_number_for_alpha(self) -> bool:
@@ -134,6 +142,7 @@ class Method:
         ranks: str = "together",
         rng: str = "fresh",
         offload: bool = False,
+        every: int = 1,
     ) -> Optimizer:
         """The optimizer around a base that may have been in use before: its state is kept."""
         optimizer = base
@@ -153,6 +162,7 @@ class Method:
                 scaler=scaler,
                 ranks=ranks,
                 offload=offload,
+                schedule=Schedule(every=every) if self.can_spare else None,
             )
         if not self.lookahead:
             return optimizer

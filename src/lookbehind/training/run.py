@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from lookbehind.training.loop import Training
 
 
+DEFAULTS = {f.name: f.default for f in fields(Settings)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run(Settings, Derived):
     """One training: settings, a method and a seed.
@@ -74,6 +77,17 @@ class Run(Settings, Derived):
         """Rho for this kind of ascent."""
         return float(self.filled.asam_rho if ascent == "asam" else self.filled.rho)  # type: ignore[arg-type]
 
+    def gradients_of(self, method: Method, *, climbs: bool) -> float:
+        """Gradient evaluations of a minibatch: of a step that climbs, or of a plain one in between."""
+        if not climbs:
+            return 1
+        return method.gradients(self.k) - (1 - self.ascent_part if method.can_spare else 0)
+
+    def mean_gradients(self, method: Method) -> float:
+        """Gradient evaluations per minibatch, over many."""
+        plain = self.every - 1 if method.can_spare else 0
+        return (self.gradients_of(method, climbs=True) + plain) / (1 + plain)
+
     def lr_factor(self, method: Method) -> float:
         """What the learning rate is multiplied by while a method is used: ``alpha k`` for a long step."""
         return float(self.alpha) * self.k if method.long_step else 1.0
@@ -92,7 +106,7 @@ class Run(Settings, Derived):
         read = {name for method in self.methods for name in method.numbers}
         ascents = {method.ascent for method in self.methods}
         conditions = {
-            **{name: name in read for name in ("eta", "k", "alpha", "micro_batch")},
+            **{name: name in read for name in ("eta", "k", "alpha", "micro_batch", "every", "ascent_part")},
             "rho": "sam" in ascents,
             "asam_rho": "asam" in ascents,
             "batchnorm": ascents != {""},
@@ -115,6 +129,7 @@ class Run(Settings, Derived):
     def numbers(self) -> dict[str, Any]:
         """What tells it from other runs of its method, in short."""
         shown = {"rho": "rho", "asam_rho": "rho", "k": "k", "alpha": "alpha", "micro_batch": "micro_batch"}
+        shown |= {name: name for name in ("every", "ascent_part", "average") if getattr(self, name) != DEFAULTS[name]}
         identity = self.identity
         return {word: identity[name] for name, word in shown.items() if name in identity}
 
@@ -126,7 +141,8 @@ class Run(Settings, Derived):
         epochs = int(self.filled.epochs or 0)
         ends = [*(min(phase.start, epochs) for phase in self.phases[1:]), epochs]
         return sum(
-            (end - min(p.start, epochs)) * p.method.gradients(self.k) for p, end in zip(self.phases, ends, strict=True)
+            (end - min(p.start, epochs)) * self.mean_gradients(p.method)
+            for p, end in zip(self.phases, ends, strict=True)
         )
 
     @property

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
-from lookbehind.training.methods import Phase
+from lookbehind.training.methods import Method, Phase
 from lookbehind.training.run import Run
 
 
@@ -24,17 +24,29 @@ class Course:
         run, per_epoch = self.run.filled, self.steps_per_epoch
         if run.gradients is None:
             return int(run.epochs or 0) * per_epoch
-        steps, left = 0, run.gradients
+        steps, left = 0, float(run.gradients)
         for number, phase in enumerate(run.phases):
             later = run.phases[number + 1].start if number + 1 < len(run.phases) else math.inf
-            cost = phase.method.gradients(run.k)
             room = (later - phase.start) * per_epoch
-            taken = int(min(room, left // cost))
-            steps, left = steps + taken, left - taken * cost
+            taken = int(min(room, self._affordable(phase.method, left)))
+            steps, left = steps + taken, left - self._price(phase.method, taken)
             if taken < room:  # the next method would begin at an epoch that is never reached
                 break
         if not steps:
             raise ValueError(f"gradients={run.gradients}: not enough for one step of {run.method}; give more")
+        return steps
+
+    def _price(self, method: Method, steps: int) -> float:
+        """Gradients of so many steps of a method, of which the first climbs."""
+        every = self.run.every if method.can_spare else 1
+        climbing = -(-steps // every)
+        return climbing * self.run.gradients_of(method, climbs=True) + (steps - climbing)
+
+    def _affordable(self, method: Method, gradients: float) -> int:
+        """The most steps that cost no more."""
+        steps = int(gradients / self.run.mean_gradients(method))
+        while steps and self._price(method, steps) > gradients:
+            steps -= 1
         return steps
 
     @property

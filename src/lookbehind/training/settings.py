@@ -81,6 +81,12 @@ class Settings:
     """How far the slow weights follow, from 0 to 1, or adaptive."""
     micro_batch: int = 32
     """Images per micro-batch of the m- methods."""
+    every: int = 1
+    """Climb with every so many minibatches only; with the others the base optimizer steps alone. Saves gradients."""
+    ascent_part: float = 1.0
+    """Compute the first ascent gradient on this part of the minibatch only. Saves as much of a gradient."""
+    average: float = 0.0
+    """Measure and keep a moving average of the weights with this decay, such as 0.99, in place of the weights."""
     batchnorm: Literal["first", "all"] = "first"
     """Running statistics from the unperturbed pass only, or from all passes as in the authors' code."""
 
@@ -155,7 +161,7 @@ class Settings:
             one_of("augmentation", self.augmentation, AUGMENTATIONS)
         one_of("preparation", self.preparation, tuple(PREPARATIONS))
         following(self.alpha)
-        for name in ("k", "micro_batch", "pool", "evaluate_every", "threads"):
+        for name in ("k", "every", "micro_batch", "pool", "evaluate_every", "threads"):
             count(name, getattr(self, name))
         for name in ("epochs", "gradients", "batch_size", "step_size", "train_images"):
             if getattr(self, name) is not None:
@@ -167,7 +173,9 @@ class Settings:
                 non_negative(name, getattr(self, name))
         for name in ("eta", "gamma", "warmup"):
             non_negative(name, getattr(self, name))
-        for name in ("momentum", "label_smoothing"):
+        if not fraction("ascent_part", self.ascent_part):
+            raise ValueError("ascent_part=0: give a part above 0, such as 0.25")
+        for name in ("momentum", "label_smoothing", "average"):
             if fraction(name, getattr(self, name)) == 1:
                 raise ValueError(f"{name}={getattr(self, name)}: give a number below 1")
         as_plain_numbers(self)
