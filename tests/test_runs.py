@@ -71,7 +71,7 @@ def ids_differ(run: Run, name: str) -> bool:
         ("sgd", {"rho", "asam_rho", "eta", "k", "alpha", "micro_batch", "every", "ascent_part", "batchnorm", "base"}),
         ("sam", {"asam_rho", "eta", "k", "alpha", "micro_batch"}),
         ("lookbehind-sam", {"asam_rho", "eta", "micro_batch"}),
-        ("lookbehind-m-asam", {"rho"}),
+        ("lookbehind-m-asam", {"rho", "every", "ascent_part"}),
         ("multistep-asam", {"rho", "alpha", "micro_batch"}),
         ("lookahead-sgd", {"rho", "asam_rho", "eta", "micro_batch", "every", "ascent_part", "batchnorm", "base"}),
         ("sam-matched", {"asam_rho", "eta", "micro_batch"}),
