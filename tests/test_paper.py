@@ -393,6 +393,23 @@ def test_the_table_shows_ours_beside_the_papers(smoke):
     assert row[1].startswith(f"{best[1]:.2f}")
 
 
+def test_sharpness_stands_beside_what_it_depends_on(smoke):
+    wanted, pages, _ = smoke
+    (table,) = json.loads((pages["figure1"] / "results.json").read_text())["tables"]
+    row = next(line for line in table["lines"] if line[0] == "SAM, rho 0.05")
+    ends = []
+    for seed in range(2):
+        directory = wanted.storage.directory(with_overrides(SMOKE.tasks[0].settings, "sam:rho=0.05", seed))
+        ends.append(json.loads((directory / "records.jsonl").read_text().splitlines()[-1]))
+    losses, accuracies = ([end[key] for end in ends] for key in ("train_loss", "test_accuracy"))
+    assert row[table["heads"].index("training loss")].startswith(f"{np.mean(losses):.3f}")
+    assert row[table["heads"].index("test accuracy %")].startswith(f"{np.mean(accuracies):.2f}")
+    size = float(row[table["heads"].index("norm of the weights")].split()[0])
+    assert float(row[table["heads"].index("largest radius / norm")]) == pytest.approx(1.0 / size, abs=0.006)
+    both = json.loads((pages["figure3"] / "results.json").read_text())["tables"]
+    assert [len(one["lines"]) for one in both] == [8, 8]  # four methods at two radii
+
+
 def test_latex_escapes_what_it_must():
     text = latex(Grid("t", "", ["method", "a_b %"], [["x & y", "1 ± 2"]]))
     assert r"a\_b \%" in text

@@ -9,6 +9,7 @@ from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Findings, measure
 from lookbehind.experiments.paper.grid import Arm, in_words, radius, rows_at_radius
 from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.tables import sharpness_table
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
 
@@ -38,6 +39,8 @@ def show(findings: Findings) -> Output:
         points = {name: pair for name, pair in points.items() if pair[0]["mean"] is not None}
         if not points:
             continue
+        shown = {name: cells[name] for name in points}
+        output.tables.append(sharpness_table(f"{task.title}, SAM's neighbourhood", shown, "sam"))
         figure = scatter_figure(points, looks(list(points)), "sharpness at radius 0.05", "training loss")
         words = in_words(k=findings.scale.values_of_k(task), alpha=findings.scale.few_alphas)
         caption = (

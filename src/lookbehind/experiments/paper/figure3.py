@@ -10,6 +10,7 @@ from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings, measure
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, in_words, radius, rows_at_radii, rows_at_radius
 from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.tables import sharpness_table
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
 
@@ -24,12 +25,18 @@ def show(findings: Findings) -> Output:
     output = Output()
     for task in findings.tasks:
         for family in FAMILIES:
+            cells: dict[str, Cell] = {}
             for factor in findings.scale.few_rhos[:3]:
-                _panel(findings, task, family, radius(task, family, factor), output)
+                rho = radius(task, family, factor)
+                found = _panel(findings, task, family, rho, output)
+                cells |= {f"{name}, rho {rho:g}": cell for name, cell in found.items()}
+            if cells:
+                title = f"{task.title}, {family.upper()}'s neighbourhood"
+                output.tables.append(sharpness_table(title, cells, family))
     return output
 
 
-def _panel(findings: Findings, task: Task, family: str, rho: float, output: Output) -> None:
+def _panel(findings: Findings, task: Task, family: str, rho: float, output: Output) -> dict[str, Cell]:
     at_the_end = measure("sharpness", family, "values", -1)
     found = {
         arm.name: findings.best(task, arm, at_the_end, least=True)
@@ -38,7 +45,7 @@ def _panel(findings: Findings, task: Task, family: str, rho: float, output: Outp
     cells = {name: cell for name, cell in found.items() if cell is not None}
     lines = [_line(name, cell, family) for name, cell in cells.items()]
     if not lines:
-        return
+        return {}
     upper = family.upper()
     figure = curves_figure(lines, looks([line.method for line in lines]), "radius", "rise of the loss", log=True)
     words = in_words(k=findings.scale.values_of_k(task), alpha=findings.scale.few_alphas)
@@ -58,6 +65,7 @@ def _panel(findings: Findings, task: Task, family: str, rho: float, output: Outp
     )
     if row in values:
         output.verdicts.append((task.title, judged(claim, values)))
+    return cells
 
 
 def _line(name: str, cell: Cell, family: str) -> Line:

@@ -9,13 +9,13 @@ from lookbehind.experiments.differences import Line, line_through
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.measure_tables import Grid
-from lookbehind.experiments.paper.findings import REPORTED, Cell, Findings, chosen
+from lookbehind.experiments.paper.findings import REPORTED, Cell, Findings, chosen, measure
 from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.numbers import Numbers
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
-from lookbehind.experiments.table import accuracy, count, with_std
+from lookbehind.experiments.table import accuracy, count, loss, with_std
 
 JUDGED = {"paper": "protocol of the paper", "honest": "settings chosen on held-out images"}
 SAID = {
@@ -58,6 +58,34 @@ def _table(
         again = with_std(cell.spread("recalibrated_test_accuracy"), accuracy)
         lines.append([arm.name, ours, again, said, cell.settings, count(cell.gradients)])
     return Grid(f"{task.title}, {protocol} protocol", SAID[protocol], heads, lines)
+
+
+def sharpness_table(title: str, cells: Mapping[str, Cell], family: str) -> Grid:
+    """Sharpness at the least and the largest radius, with what it has to be seen beside."""
+    first = next(iter(cells.values())).outcomes[0].measures["sharpness"][family]["radii"]
+    ends = {0: first[0], -1: first[-1]}
+    norm = measure("sharpness", "weight_norm")
+    keys = [measure("sharpness", family, "values", place) for place in ends]
+    heads = ["method", *(f"sharpness, radius {radius:g}" for radius in ends.values()), "training loss"]
+    heads += ["norm of the weights", "largest radius / norm", "test accuracy %", "settings"]
+    lines = []
+    for name, cell in cells.items():
+        size = cell.mean(norm)
+        lines.append(
+            [
+                name,
+                *(with_std(cell.spread(key), loss) for key in (*keys, "train_loss")),
+                with_std(cell.spread(norm), accuracy),
+                "" if size is None else f"{first[-1] / size:.2f}",
+                with_std(cell.spread("test_accuracy"), accuracy),
+                cell.settings,
+            ]
+        )
+    note = (
+        "How much the loss rises within a radius. It says little by itself: a network that was not fitted is flat, and "
+        "one with BatchNorm is the same function with larger weights, for which a radius is smaller."
+    )
+    return Grid(title, note, heads, lines)
 
 
 def missing_words(findings: Findings, task: Task, arm: Arm) -> str:
