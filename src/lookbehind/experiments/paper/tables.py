@@ -74,7 +74,8 @@ def sharpness_table(title: str, cells: Mapping[str, Cell], family: str) -> Grid:
         lines.append(
             [
                 name,
-                *(with_std(cell.spread(key), loss) for key in (*keys, "train_loss")),
+                *(with_std(cell.spread(key), loss) for key in keys),
+                with_std(cell.spread("train_loss"), loss),
                 with_std(cell.spread(norm), accuracy),
                 "" if size is None else f"{first[-1] / size:.2f}",
                 with_std(cell.spread("test_accuracy"), accuracy),
