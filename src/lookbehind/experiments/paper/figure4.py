@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import fmean
 
 from lookbehind.experiments.claims import Claim, judged
 from lookbehind.experiments.differences import Line, line_through
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
+from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.paper import grid
 from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings, Outcome
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
+from lookbehind.experiments.table import accuracy, count, with_std
 
 TASKS = ("c10-rn34", "c100-rn50", "in-rn18")
 
@@ -36,6 +39,7 @@ def show(findings: Findings) -> Output:
             cells = {name: cell for name, cell in found.items() if cell is not None}
             if len(cells) < 2:
                 continue
+            output.tables.append(_table(f"{task.title}, {upper} methods", cells))
             lines = [_line(name, cell) for name, cell in cells.items()]
             figure = curves_figure(lines, looks(list(cells)), "sigma of the noise", "accuracy % with noise")
             caption = (
@@ -61,6 +65,24 @@ def show(findings: Findings) -> Output:
 def _is_of(name: str, family: str) -> bool:
     head = name.split(",")[0]
     return head.upper().split("-")[-1] == family.upper()
+
+
+def _table(title: str, cells: Mapping[str, Cell]) -> Grid:
+    """Accuracy at every level of noise, and its mean over those above 0, by which settings are chosen and judged."""
+    sigmas = next(iter(cells.values())).outcomes[0].measures["noise"]["sigmas"]
+    heads = ["method", *(f"sigma {sigma:g}" for sigma in sigmas), "mean above 0", "settings", "gradients"]
+    lines = []
+    for name, cell in cells.items():
+        levels = [
+            with_std(cell.spread(lambda one, i=i: fmean(one.measures["noise"]["values"][i])), accuracy)  # type: ignore[misc]
+            for i in range(len(sigmas))
+        ]
+        mean = with_std(cell.spread(robustness), accuracy)
+        lines.append([name, *levels, mean, cell.settings, count(cell.gradients)])
+    note = (
+        "Accuracy % with every weight times N(1, sigma²), BatchNorm re-estimated; the most robust settings of each row."
+    )
+    return Grid(title, note, heads, lines)
 
 
 def _line(name: str, cell: Cell) -> Line:
