@@ -295,9 +295,9 @@ LAPTOP = Scale(
 TINY = Settings(data="digits", epochs=2, batch_size=100, validation=60, batchnorm="all", evaluate_every=2)
 SMOKE = Scale(
     name="smoke",
-    about="the digits, 2 epochs: shows in seconds that everything works, and nothing else",
+    about="the digits at 4 x 4, 2 epochs: shows in seconds that everything works, and nothing else",
     tasks=(
-        Task("digits", "digits, 2 epochs", TINY, "C10 RN-34"),
+        Task("digits", "digits, 4 x 4, 2 epochs", replace(TINY, pool=2), "C10 RN-34"),
         Task(
             "in-vit",
             "digits, tiny ViT, 2 epochs",

@@ -104,6 +104,16 @@ def line_over(name: str, points: Mapping[float, Cell | None], key: str | Callabl
     return line_through(name, [x for x, _ in kept], [values for _, values in kept])
 
 
+def _curve_table(curves: Mapping[str, Mapping[float, Cell | None]], key: str, title: str, xlabel: str) -> Grid:
+    """The same in numbers."""
+    places = sorted({x for points in curves.values() for x in points})
+    lines = []
+    for name, points in curves.items():
+        cells = [points.get(x) for x in places]
+        lines.append([name, *("" if cell is None else with_std(cell.spread(key), accuracy) for cell in cells)])
+    return Grid(title, f"Accuracy %, over: {xlabel}.", ["", *(f"{x:g}" for x in places)], lines)
+
+
 def draw_curves(
     output: Output,
     curves: Mapping[str, Mapping[float, Cell | None]],
@@ -117,6 +127,7 @@ def draw_curves(
     """Add a figure with a curve of accuracies for each name; False where there is nothing to draw."""
     lines = [line for label, points in curves.items() if (line := line_over(label, points, key)) is not None]
     if lines:
+        output.tables.append(_curve_table(curves, key, title, xlabel))
         figure = curves_figure(lines, looks(list(curves)), xlabel, "accuracy %")
         output.pictures.append(Picture(name, title, caption, figure))
     return bool(lines)
