@@ -83,6 +83,7 @@ SCHEDULERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # SequentialLR's own, in torch 2.6
 @pytest.mark.parametrize("loop", [False, True], ids=["closure", "loop"])
 @pytest.mark.parametrize("kind", SCHEDULERS)
 @pytest.mark.parametrize("method", ["sam", "lookbehind", "lookahead-lookbehind"])

@@ -124,11 +124,13 @@ class Exchange:
 
     def move_slow(self, fast: Vector, alpha: float | Sequence[Tensor]) -> None:
         """Set slow to slow + alpha (fast - slow), all at once: an interrupt finds either none or all of it done."""
+        # in a model of several types all alphas are of the widest, and torch 2.6 wants each weight's own
+        fractions = alpha if isinstance(alpha, float) else [a.to(f.dtype) for a, f in zip(alpha, fast, strict=True)]
         if not self.offload:
-            torch._foreach_lerp_(self._slow, fast, alpha if isinstance(alpha, float) else list(alpha))
+            torch._foreach_lerp_(self._slow, fast, fractions)
             return
         for i, (slow, moved) in enumerate(zip(self.slow, fast, strict=True)):
-            torch.lerp(slow, moved, alpha if isinstance(alpha, float) else alpha[i], out=moved)
+            torch.lerp(slow, moved, fractions if isinstance(fractions, float) else fractions[i], out=moved)
         self._slow = fast
 
     def home(self) -> None:
