@@ -83,7 +83,6 @@ SCHEDULERS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # SequentialLR's own, in torch 2.6
 @pytest.mark.parametrize("loop", [False, True], ids=["closure", "loop"])
 @pytest.mark.parametrize("kind", SCHEDULERS)
 @pytest.mark.parametrize("method", ["sam", "lookbehind", "lookahead-lookbehind"])
@@ -95,6 +94,7 @@ def test_schedulers_on_the_wrapper_and_on_the_base_agree_without_a_warning(metho
         optimizer = METHODS[method](base)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", "The epoch parameter", UserWarning)  # SequentialLR's own, in torch 2.6
             scheduler = SCHEDULERS[kind](base if attach_to_base else optimizer)
             rates = []
             for step in range(5):
