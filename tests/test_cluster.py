@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from lookbehind.experiments.paper.reproduce import Reproduction, reproduce, unfinished
+from lookbehind.experiments.paper.plan import Reproduction, unfinished
+from lookbehind.experiments.paper.reproduce import reproduce
 from lookbehind.experiments.pool import Ended
 from lookbehind.training.measuring import Measures
 from lookbehind.training.run import Run

@@ -26,10 +26,11 @@ from lookbehind.experiments.paper import numbers
 from lookbehind.experiments.paper.catalogue import IDS, experiment
 from lookbehind.experiments.paper.findings import Findings, Outcome
 from lookbehind.experiments.paper.grid import Arm, in_words, radius, table_1
-from lookbehind.experiments.paper.reproduce import Reproduction, reproduce, runs_of, unfinished
+from lookbehind.experiments.paper.plan import Reproduction, runs_of, unfinished
+from lookbehind.experiments.paper.reproduce import reproduce
 from lookbehind.experiments.paper.scales import LAPTOP, PAPER, SMOKE, changed
 from lookbehind.experiments.paper.table10 import part
-from lookbehind.experiments.pool import Ended
+from lookbehind.experiments.pool import Coming, Ended
 from lookbehind.training.run import with_overrides
 from lookbehind.training.train import Storage
 
@@ -432,6 +433,9 @@ def test_the_command(smoke, capsys):
         (["table7"], "choose one of table1"),
         (["table1", "--shard", "4/3"], "shard='4/3': give I/N"),
         (["table1", "--change", "nothing"], "give NAME=VALUE"),
+        (["table1", "figure5", "--search-seeds", "1"], "figure5 shows more than every row"),
+        (["table1", "--search-seeds", "0"], "search_seeds=0"),
+        (["table1", "--rows", "ER"], "rows='ER': choose one of 'SGD'"),
     ],
 )
 def test_wrong_words(words, message, capsys, tmp_path):
@@ -456,3 +460,47 @@ def test_all_claims_are_on_one_page(smoke):
         assert [row.split(" | ")[-1].rstrip(" |") for row in mine] == (
             [one["verdict"] for one in verdicts] or ["shown, not judged"]
         )
+
+
+# --- rows and searches
+
+
+def test_a_search_with_few_seeds_leaves_the_best_settings_to_the_others(tmp_path):
+    """Chosen by the first seed's validation (and test) accuracy alone, whatever the second seed would say."""
+    wanted = Reproduction(
+        experiments=("table1",),
+        scale="smoke",
+        rows=("SGD", "Lookbehind-SAM"),
+        search_seeds=1,
+        jobs=1,
+        storage=Storage(out=tmp_path),
+    )
+    settings = SMOKE.tasks[0].settings
+    candidates = next(arm for arm in table_1(SMOKE.tasks[0], SMOKE) if arm.name == "Lookbehind-SAM").candidates
+    assert {run.seed for run, _ in runs_of(wanted)} == {0}  # nothing is known yet
+    assert len(runs_of(wanted)) == 1 + len(candidates) == 3
+    told = []
+    page = reproduce(wanted, told.append)["table1"]
+    coming = [one.runs for one in told if isinstance(one, Coming)]
+    assert [len(runs) for runs in coming] == [3, len(coming[1])]
+    assert unfinished(wanted) == []
+
+    def end(candidate, seed):
+        directory = wanted.storage.directory(with_overrides(settings, candidate, seed))
+        return json.loads((directory / "records.jsonl").read_text().splitlines()[-1])
+
+    chosen = {
+        protocol: max(candidates, key=lambda one: end(one, 0)[by])
+        for protocol, by in (("honest", "validation_accuracy"), ("paper", "best_test_accuracy"))
+    }
+    second = {run.id for run, _ in runs_of(wanted) if run.seed == 1}
+    assert second == {with_overrides(settings, one, 1).id for one in {"sgd", *chosen.values()}}
+    results = json.loads((page / "results.json").read_text())
+    for table in results["tables"]:
+        protocol = "honest" if "honest" in table["title"] else "paper"
+        key = "test_accuracy" if protocol == "honest" else "best_test_accuracy"
+        line = next(line for line in table["lines"] if line[0] == "Lookbehind-SAM")
+        values = [end(chosen[protocol], seed)[key] for seed in range(2)]
+        assert line[1].startswith(f"{np.mean(values):.2f}")
+        assert line[4] == chosen[protocol].partition(":")[2].replace(",", ", ").replace("=", " ")
+    assert "searched with the first 1" in (page / "report.html").read_text()

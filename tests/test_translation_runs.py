@@ -18,7 +18,8 @@ from lookbehind import LookbehindSAM, cli, switching
 from lookbehind.data.text import load_text
 from lookbehind.experiments.paper.catalogue import experiment
 from lookbehind.experiments.paper.numbers import TABLE_4_TRANSLATION
-from lookbehind.experiments.paper.reproduce import Reproduction, cost_in_trainings, reproduce
+from lookbehind.experiments.paper.plan import Reproduction, cost_in_trainings
+from lookbehind.experiments.paper.reproduce import reproduce
 from lookbehind.experiments.paper.scales import LAPTOP, PAPER
 from lookbehind.models.transformer import label_smoothed_loss
 from lookbehind.training import train as training_module

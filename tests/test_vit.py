@@ -24,7 +24,8 @@ from lookbehind.data.vision import Images, VisionData, load
 from lookbehind.experiments.paper.catalogue import experiment
 from lookbehind.experiments.paper.checkpoints import TINY_VIT
 from lookbehind.experiments.paper.numbers import TABLE_4_VIT
-from lookbehind.experiments.paper.reproduce import Reproduction, reproduce, runs_of, unfinished
+from lookbehind.experiments.paper.plan import Reproduction, runs_of, unfinished
+from lookbehind.experiments.paper.reproduce import reproduce
 from lookbehind.experiments.paper.scales import PAPER
 from lookbehind.measures.curvature import _Product
 from lookbehind.models import build

@@ -15,7 +15,7 @@ from lookbehind.data.tasks import STREAMS
 from lookbehind.data.text import CORPORA
 from lookbehind.data.vision import SETS
 from lookbehind.experiments.paper.catalogue import IDS, experiment
-from lookbehind.experiments.paper.reproduce import Reproduction, cost_in_trainings
+from lookbehind.experiments.paper.plan import Reproduction, cost_in_trainings
 from lookbehind.models import CHECKPOINT, MODELS
 from lookbehind.training.methods import METHODS
 

@@ -10,8 +10,8 @@ import tyro
 from rich.console import Console
 
 from lookbehind.commands.shared import INTERRUPTED, say, watched
-from lookbehind.experiments.paper.reproduce import Reproduction, reproduce, unfinished
-from lookbehind.training.job import described
+from lookbehind.experiments.paper.plan import Reproduction
+from lookbehind.experiments.paper.reproduce import reproduce
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,8 @@ class Reproduce:
     def __call__(self, console: Console, command: str) -> int:
         """Run it, with its progress on the terminal."""
         wanted = replace(self.reproduction, experiments=self.experiments)
-        todo = [(described(run), run) for run, _ in (unfinished(wanted) if wanted.train else [])]
         try:
-            with watched(console, todo) as watch:
+            with watched(console, []) as watch:
                 pages = reproduce(wanted, watch, command)
         except KeyboardInterrupt:
             say(console, "\nstopped; the same command goes on from here")

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lookbehind.experiments.pool import Ended, Measuring, Notice, Told
-from lookbehind.training.job import Job
+from lookbehind.experiments.pool import Coming, Ended, Measuring, Notice, Told
+from lookbehind.training.job import Job, described
 from lookbehind.training.train import Progress as RunProgress
 
 
@@ -19,15 +19,15 @@ class Display:
 
     Args:
         console: where to draw.
-        runs: the runs to come, each with a name for people.
+        runs: the runs to come, each with a name for people; more can be told of later.
     """
 
     def __init__(self, console: Console, runs: Sequence[tuple[str, Job]]) -> None:
-        self._names = {run.id: f"{label}, seed {run.seed}" for label, run in runs}
+        self._names: dict[str, str] = {}
         self._tasks: dict[str, TaskID] = {}
         # work still to do is estimated in gradients: runs differ in their cost by much
-        self._costs = {run.id: run.cost for _, run in runs}
-        self._units = {run.id: run.unit for _, run in runs}
+        self._costs: dict[str, float] = {}
+        self._units: dict[str, str] = {}
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -39,8 +39,9 @@ class Display:
             transient=True,
             speed_estimate_period=600,
         )
-        self._all = self._bars.add_task(f"{len(runs)} runs", total=float(sum(self._costs.values())) or 1.0, words="")
+        self._all = self._bars.add_task("", total=1.0, words="")
         self._done: dict[str, float] = {}
+        self._expect(runs)
 
     def __enter__(self) -> Display:
         self._bars.__enter__()
@@ -55,12 +56,21 @@ class Display:
         """Show what a run told."""
         if isinstance(told, Notice):
             self._bars.console.print(f"[yellow]note:[/] {escape(told.text)}")
+        elif isinstance(told, Coming):
+            self._expect([(described(run), run) for run in told.runs])
         elif isinstance(told, Ended):
             self._end(told)
         elif isinstance(told, Measuring):
             self._bars.update(self._task(told.id), words=f"measuring {told.name}")
         else:
             self._move(told)
+
+    def _expect(self, runs: Sequence[tuple[str, Job]]) -> None:
+        self._names |= {run.id: f"{label}, seed {run.seed}" for label, run in runs}
+        self._costs |= {run.id: run.cost for _, run in runs}
+        self._units |= {run.id: run.unit for _, run in runs}
+        total = float(sum(self._costs.values())) or 1.0
+        self._bars.update(self._all, description=f"{len(self._names)} runs", total=total)
 
     def _task(self, run: str) -> TaskID:
         if run not in self._tasks:

@@ -60,7 +60,14 @@ class Measuring:
     name: str
 
 
-Told = Progress | Notice | Measuring | Ended
+@dataclass(frozen=True)
+class Coming:
+    """These runs will be trained."""
+
+    runs: Sequence[Job]
+
+
+Told = Progress | Notice | Coming | Measuring | Ended
 Tell = Callable[[Told], None]
 
 

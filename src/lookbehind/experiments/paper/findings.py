@@ -92,6 +92,8 @@ class Findings:
     tasks: tuple[Task, ...]
     known: dict[str, Outcome]
     """By the id of the run."""
+    searching: range | None = None
+    """The seeds that settings are chosen with; all if not given."""
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -109,20 +111,23 @@ class Findings:
         """By what a figure's settings are chosen, by the same protocol."""
         return PROTOCOLS[self.protocols[0]]
 
-    def cell(self, task: Task, candidate: str) -> Cell:
-        """A method with its settings."""
-        runs = Arm("", (candidate,)).runs(task, self.seeds)
-        return Cell(candidate, tuple(self.known[run.id] for run in runs if run.id in self.known), len(self.seeds))
+    def cell(self, task: Task, candidate: str, seeds: range | None = None) -> Cell:
+        """A method with its settings, over all seeds or some of them."""
+        seeds = self.seeds if seeds is None else seeds
+        runs = Arm("", (candidate,)).runs(task, seeds)
+        return Cell(candidate, tuple(self.known[run.id] for run in runs if run.id in self.known), len(seeds))
 
     def best(
         self, task: Task, arm: Arm, by: str | Callable[[Outcome], float | None], *, least: bool = False
     ) -> Cell | None:
         """Of a row's methods the one with the greatest (or least) mean; those that are incomplete are out."""
-        cells = [cell for one in arm.candidates if (cell := self.cell(task, one)).complete]
+        cells = [cell for one in arm.candidates if (cell := self.cell(task, one, self.searching)).complete]
         ranked = [(mean, cell) for cell in cells if (mean := cell.mean(by)) is not None]
         if not ranked:
             return None
-        return (min if least else max)(ranked, key=lambda pair: pair[0])[1]
+        found = (min if least else max)(ranked, key=lambda pair: pair[0])[1]
+        whole = self.cell(task, found.candidate)
+        return whole if whole.complete else None
 
 
 def chosen(findings: Findings, task: Task, arms: Sequence[Arm], protocol: str) -> dict[str, Cell]:

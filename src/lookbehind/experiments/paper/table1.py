@@ -52,4 +52,5 @@ EXPERIMENT = Experiment(
     tasks=ALL_TASKS,
     arms=grid.table_1,
     show=lambda findings: accuracy_output(findings, grid.table_1, numbers.ACCURACIES, (*CLAIMS, *LONGER)),
+    best_of_rows=True,
 )

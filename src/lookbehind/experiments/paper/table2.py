@@ -152,4 +152,5 @@ EXPERIMENT = Experiment(
     tasks=("split-cifar100", "split-tiny-imagenet"),
     arms=arms,
     show=show,
+    best_of_rows=True,
 )

@@ -30,4 +30,5 @@ EXPERIMENT = Experiment(
     tasks=ALL_TASKS,
     arms=arms,
     show=lambda findings: accuracy_output(findings, arms, numbers.ACCURACIES, CLAIMS),
+    best_of_rows=True,
 )

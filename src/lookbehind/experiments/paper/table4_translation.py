@@ -124,4 +124,5 @@ EXPERIMENT = Experiment(
     tasks=("translation",),
     arms=arms,
     show=show,
+    best_of_rows=True,
 )

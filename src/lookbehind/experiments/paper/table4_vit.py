@@ -54,4 +54,5 @@ EXPERIMENT = Experiment(
     arms=arms,
     show=lambda findings: accuracy_output(findings, arms, TABLE_4_VIT, CLAIMS),
     seeds=1,
+    best_of_rows=True,
 )

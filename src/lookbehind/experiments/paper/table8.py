@@ -36,4 +36,5 @@ EXPERIMENT = Experiment(
     arms=arms,
     show=lambda findings: accuracy_output(findings, arms, TABLE_8, CLAIMS),
     seeds=5,
+    best_of_rows=True,
 )

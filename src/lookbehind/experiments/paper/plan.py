@@ -1,0 +1,196 @@
+"""What a reproduction needs: its runs, those that are finished, and what all of them cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from lookbehind.experiments.compare import workers_for
+from lookbehind.experiments.paper.catalogue import experiment
+from lookbehind.experiments.paper.findings import PROTOCOLS, Findings, Outcome
+from lookbehind.experiments.paper.grid import Arm
+from lookbehind.experiments.paper.scales import SCALES, Scale, Task, changed, with_checkpoints
+from lookbehind.optim.checks import count, one_of
+from lookbehind.training.job import Job
+from lookbehind.training.measuring import Measures, measured, missing
+from lookbehind.training.train import Storage, finished_records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """Tables and figures of the paper, at a scale."""
+
+    experiments: tuple[str, ...] = ("table1",)
+    """By their numbers: table1, figure5; `lookbehind list experiments` shows them."""
+    scale: Literal["smoke", "laptop", "paper"] = "laptop"
+    """smoke: seconds, on digits. laptop: hours on two cores, a slice of CIFAR-10. paper: the setting of the paper."""
+    seeds: int | None = None
+    """How many; those of the scale if not given."""
+    first_seed: int = 0
+    """They are numbered from this one on: other seeds than those that settings were chosen with, for a fresh look."""
+    rows: tuple[str, ...] = ()
+    """Only these rows of the tables, as they are written there: "ER + SGD". All if not given."""
+    search_seeds: int | None = None
+    """Search the settings of a row with so many of the seeds; the others train only what was chosen, which saves most
+    of a table's cost. All seeds search if not given."""
+    change: tuple[str, ...] = ()
+    """Settings of all runs, NAME=VALUE, where the paper does not say or says two things: weight_decay=5e-4 eta=0.01."""
+    jobs: int | None = None
+    """Runs at a time; as many as there are cores for if not given."""
+    ray: str | None = None
+    """Train on the Ray cluster at this address (auto: the one on this machine), which shares --out and --data-dir."""
+    shard: str | None = None
+    """I/N: train the I-th of N parts of the runs, from 1 on, and write nothing: for the jobs of an array."""
+    train: bool = True
+    """--no-train: write what the finished runs show."""
+    storage: Storage = field(default_factory=lambda: Storage(out=Path("out/paper")))
+
+    def __post_init__(self) -> None:
+        one_of("scale", self.scale, tuple(SCALES))
+        if not self.experiments:
+            raise ValueError("experiments=(): give at least one, such as table1")
+        for name in self.experiments:
+            experiment(name)
+        if self.seeds is not None:
+            count("seeds", self.seeds)
+        count("first_seed", self.first_seed, at_least=0)
+        if self.search_seeds is not None:
+            count("search_seeds", self.search_seeds)
+            _check_rows_only("search_seeds", self.search_seeds, self.experiments)
+        changed(SCALES[self.scale], self.change)
+        _check_row_names(self)
+        self.part  # noqa: B018, a wrong one is found now
+
+    @property
+    def at(self) -> Scale:
+        """The scale with its changes, and with the networks that are made for it."""
+        return with_checkpoints(changed(SCALES[self.scale], self.change), self.storage.out)
+
+    def seeds_of(self, name: str) -> range:
+        """The seeds of an experiment."""
+        usual = experiment(name).seeds if self.scale == "paper" else None
+        number = self.seeds or usual or self.at.seeds
+        return range(self.first_seed, self.first_seed + number)
+
+    def searching(self, name: str) -> range:
+        """Those of its seeds that all settings of a row are trained with."""
+        return self.seeds_of(name)[: self.search_seeds]
+
+    def arms_of(self, name: str, task: Task) -> list[Arm]:
+        """The rows of an experiment that are wanted."""
+        return [arm for arm in experiment(name).arms(task, self.at) if not self.rows or arm.name in self.rows]
+
+    @property
+    def workers(self) -> int:
+        """Runs at a time."""
+        return workers_for(self.jobs, self.at.tasks[0].settings.threads)
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which of how many parts, from 0 on."""
+        if self.shard is None:
+            return 0, 1
+        found = re.fullmatch(r"(\d+)/(\d+)", self.shard)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            raise ValueError(f"shard={self.shard!r}: give I/N with I from 1 to N, such as 1/8")
+        return int(found[1]) - 1, int(found[2])
+
+
+def _check_rows_only(argument: str, value: object, names: Iterable[str]) -> None:
+    """Some figures compare all settings of a row, so there is nothing to choose."""
+    others = [name for name in names if not experiment(name).best_of_rows]
+    if others:
+        raise ValueError(f"{argument}={value}: {', '.join(others)} shows more than every row at its best; leave it out")
+
+
+def _check_row_names(wanted: Reproduction) -> None:
+    if not wanted.rows:
+        return
+    _check_rows_only("rows", wanted.rows, wanted.experiments)
+    known = {
+        arm.name: None
+        for name in wanted.experiments
+        for task in wanted.at.tasks_of(experiment(name).tasks)
+        for arm in experiment(name).arms(task, wanted.at)
+    }
+    for row in wanted.rows:
+        one_of("rows", row, tuple(known))
+
+
+def runs_of_experiment(wanted: Reproduction, name: str) -> list[Job]:
+    """The runs of a table or figure, each once, seed by seed, so that one can stop early.
+
+    With ``search_seeds`` those of the other seeds are known, and here, once a row's search is finished.
+    """
+    scale, searching = wanted.at, wanted.searching(name)
+    runs: dict[str, Job] = {}
+    rows = [(task, arm) for task in scale.tasks_of(experiment(name).tasks) for arm in wanted.arms_of(name, task)]
+    for seed in searching:
+        runs |= {run.id: run for task, arm in rows for run in arm.runs(task, range(seed, seed + 1))}
+    others = wanted.seeds_of(name)[len(searching) :]
+    if others:
+        tasks = tuple(scale.tasks_of(experiment(name).tasks))
+        found = Findings(scale, searching, tasks, known(wanted, name, runs.values()))
+        best = [(task, chosen) for task, arm in rows for chosen in _searched(found, task, arm)]
+        for seed in others:
+            runs |= {run.id: run for task, arm in best for run in arm.runs(task, range(seed, seed + 1))}
+    return list(runs.values())
+
+
+def _searched(found: Findings, task: Task, arm: Arm) -> Iterator[Arm]:
+    """What a finished search chose, by each protocol."""
+    if all(run.id in found.known for run in arm.runs(task, found.seeds)):
+        for protocol in found.protocols:
+            if (best := found.best(task, arm, PROTOCOLS[protocol])) is not None:
+                yield Arm(arm.name, (best.candidate,))
+
+
+def known(wanted: Reproduction, name: str, runs: Iterable[Job]) -> dict[str, Outcome]:
+    """Those runs of an experiment that are trained and measured, by their ids."""
+    measures = replace(wanted.at.measures, measures=experiment(name).measures)
+    found: dict[str, Outcome] = {}
+    for run in runs:
+        records = finished_records(run, wanted.storage)
+        place = wanted.storage.directory(run)
+        if records is not None and (records[-1]["diverged"] or not missing(place, measures)):
+            found[run.id] = Outcome(run, records, {} if records[-1]["diverged"] else measured(place, measures))
+    return found
+
+
+def runs_of(wanted: Reproduction) -> list[tuple[Job, Measures]]:
+    """All runs, each once, with what is to be measured of it; those of the first seeds come first."""
+    runs: dict[str, Job] = {}
+    measures: dict[str, dict[str, None]] = {}
+    for name in wanted.experiments:
+        for run in runs_of_experiment(wanted, name):
+            runs.setdefault(run.id, run)
+            measures.setdefault(run.id, {}).update(dict.fromkeys(experiment(name).measures))
+    ordered = sorted(runs.values(), key=lambda run: run.seed)
+    return [(run, replace(wanted.at.measures, measures=tuple(measures[run.id]))) for run in ordered]
+
+
+def unfinished(wanted: Reproduction) -> list[tuple[Job, Measures]]:
+    """The runs that still have to be trained or measured, of this part."""
+    first, step = wanted.part
+    return [(run, m) for run, m in runs_of(wanted)[first::step] if not _done(run, m, wanted.storage)]
+
+
+def cost_in_trainings(wanted: Reproduction) -> float:
+    """What all runs cost together, each once, in trainings of plain SGD on the same task."""
+    costs: dict[str, float] = {}
+    for name in wanted.experiments:
+        for task in wanted.at.tasks_of(experiment(name).tasks):
+            one = task.settings.run(task.plain_method, 0).cost
+            for arm in wanted.arms_of(name, task):
+                costs |= {run.id: run.cost / one for run in arm.runs(task, wanted.seeds_of(name))}
+    return sum(costs.values())
+
+
+def _done(run: Job, measures: Measures, storage: Storage) -> bool:
+    records = finished_records(run, storage)
+    if records is None:
+        return False
+    return bool(records[-1]["diverged"]) or not missing(storage.directory(run), measures)
