@@ -59,9 +59,7 @@ class Reproduction:
         count("first_seed", self.first_seed, at_least=0)
         if self.search_seeds is not None:
             count("search_seeds", self.search_seeds)
-            _check_rows_only("search_seeds", self.search_seeds, self.experiments)
         changed(SCALES[self.scale], self.change)
-        _check_row_names(self)
         self.part  # noqa: B018, a wrong one is found now
 
     @property
@@ -106,7 +104,10 @@ def _check_rows_only(argument: str, value: object, names: Iterable[str]) -> None
         raise ValueError(f"{argument}={value}: {', '.join(others)} shows more than every row at its best; leave it out")
 
 
-def _check_row_names(wanted: Reproduction) -> None:
+def check_rows(wanted: Reproduction) -> None:
+    """Does every experiment have rows to choose from, and these rows? Before the first run, not on the way."""
+    if wanted.search_seeds is not None:
+        _check_rows_only("search_seeds", wanted.search_seeds, wanted.experiments)
     if not wanted.rows:
         return
     _check_rows_only("rows", wanted.rows, wanted.experiments)

@@ -13,7 +13,7 @@ from lookbehind.experiments.cluster import run_all_on_ray
 from lookbehind.experiments.paper.catalogue import experiment
 from lookbehind.experiments.paper.checkpoints import Checkpoint
 from lookbehind.experiments.paper.findings import Findings
-from lookbehind.experiments.paper.plan import Reproduction, known, runs_of_experiment, unfinished
+from lookbehind.experiments.paper.plan import Reproduction, check_rows, known, runs_of_experiment, unfinished
 from lookbehind.experiments.paper.scales import Task
 from lookbehind.experiments.pool import Coming, Ended, Told, run_all
 from lookbehind.training.job import Job
@@ -38,6 +38,7 @@ def reproduce(
             errors.append(f"{told.run.method}, seed {told.run.seed}: {told.error}")
         tell(told)
 
+    check_rows(wanted)
     # what follows a search is known when it is finished
     for _ in range(0 if not wanted.train else 1 if wanted.search_seeds is None else 2):
         _train(wanted, unfinished(wanted), listen)
