@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lookbehind.bench.problems import LR, MOMENTUM, RHO
 from lookbehind.optim.methods import ASAM, SAM
 
 Step = Callable[[], object]
 Make = Callable[[nn.Module, Callable[[], Tensor]], Step]
-LR, MOMENTUM, RHO = 0.01, 0.9, 0.05
 
 
 class FirstAndSecondStep(torch.optim.Optimizer):

@@ -13,6 +13,9 @@ from torch.nn import functional as F
 from lookbehind.models import build
 from lookbehind.models.convnet import StridedConvNet
 
+# small, so that hundreds of steps on one minibatch of noise stay finite
+LR, MOMENTUM, RHO, ALPHA = 1e-4, 0.9, 0.05, 0.5
+
 
 @dataclass(frozen=True)
 class Problem:

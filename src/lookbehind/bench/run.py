@@ -45,10 +45,7 @@ class Bench:
 
 
 def bench(wanted: Bench, tell: Callable[[str], None] = lambda what: None) -> list[Measured]:
-    """Measure, and write what was found."""
-    # matplotlib comes with it, which takes long to import and is not needed to parse a command
-    from lookbehind.experiments.output import machine, versions, write_files
-
+    """Measure, and write what was found, after every piece of it."""
     before = torch.get_num_threads()
     torch.set_num_threads(wanted.threads)
     found: list[Measured] = []
@@ -57,8 +54,16 @@ def bench(wanted: Bench, tell: Callable[[str], None] = lambda what: None) -> lis
             for name, some in _part(part, wanted):
                 tell(f"{part} {name}".strip())
                 found += [replace(one, at_most=None, at_least=None) for one in some()] if wanted.tiny else some()
+                _write(wanted, found)
     finally:
         torch.set_num_threads(before)
+    return found
+
+
+def _write(wanted: Bench, found: Iterable[Measured]) -> None:
+    # matplotlib comes with it, which takes long to import and is not needed to parse a command
+    from lookbehind.experiments.output import machine, versions, write_files
+
     about = {
         "repetitions": wanted.repetitions,
         "threads": wanted.threads,
@@ -70,7 +75,6 @@ def bench(wanted: Bench, tell: Callable[[str], None] = lambda what: None) -> lis
     content = {"about": about, "measured": [{**asdict(one), "reached": one.reached} for one in found]}
     files = {"results.json": json.dumps(content, indent=2), "results.md": "\n".join(lines(found)) + "\n"}
     write_files(wanted.out, files, figures=False)
-    return found
 
 
 def _part(part: str, wanted: Bench) -> Iterator[tuple[str, Callable[[], Iterable[Measured]]]]:

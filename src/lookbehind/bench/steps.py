@@ -9,11 +9,10 @@ from torch import Tensor
 
 from lookbehind.bench.authors import AuthorsLookbehind
 from lookbehind.bench.peers import peers
-from lookbehind.bench.problems import Problem
+from lookbehind.bench.problems import ALPHA, LR, MOMENTUM, RHO, Problem
 from lookbehind.bench.timing import Measured, Work, interleaved, ratio
 from lookbehind.optim.methods import LookbehindSAM
 
-LR, MOMENTUM, RHO, ALPHA = 0.01, 0.9, 0.05, 0.5
 LIMITS = {"resnet": 1.03, "convnet": 1.10, "mlp": 1.30}
 AUTHORS = {"resnet": 1.75, "convnet": 1.75, "mlp": 2.0}
 GROWTH = (2, 3, 5, 8, 12, 20)
