@@ -279,6 +279,14 @@ def test_a_minibatch_is_full_but_not_over(batches):
     assert sum(sizes) / len(sizes) > 0.7 * 512  # sentences of about the same length are together
 
 
+def test_a_minibatch_is_not_over_where_lengths_jump():
+    """Sorted by source, the targets of neighbours can differ by much."""
+    batches = TokenBatches([[7] * 10] * 16, [[7] * 10] * 15 + [[7] * 100], 150)
+    assert sorted(n for members in batches.members for n in members) == list(range(16))
+    for members in batches.members:
+        assert max(len(batches.target[n]) for n in members) * len(members) <= 150
+
+
 def test_minibatches_follow_from_seed_epoch_and_number(toy, batches):
     again = TokenBatches(batches.source, batches.target, 512, seed=3)
     everything = [batch.target for epoch in (0, 1, 2) for batch in batches.epoch(epoch)]

@@ -74,7 +74,8 @@ class Translate:
             lines = [" ".join((self.text or "").split())]
         else:
             try:
-                lines = self.file.read_text("utf-8").splitlines()
+                # not at the other breaks of splitlines, such as U+2028: one line in, one line out
+                lines = self.file.read_text("utf-8").removesuffix("\n").split("\n")
             except UnicodeDecodeError as error:
                 raise ValueError(f"{self.file}: not text in UTF-8, at byte {error.start}") from error
         if not any(line.strip() for line in lines):

@@ -74,7 +74,8 @@ class TokenBatches:
         longest = 0
         for number in order:
             longest = max(longest, *self._lengths[number])
-            if current and longest * (len(current) + 1) > self.max_tokens:
+            # more than once where lengths jump: what is left over may be too much beside a much longer sentence
+            while current and longest * (len(current) + 1) > self.max_tokens:
                 whole = max(len(current) // MULTIPLE * MULTIPLE, len(current) % MULTIPLE)
                 found.append(current[:whole])
                 current = current[whole:]

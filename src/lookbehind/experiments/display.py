@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from lookbehind.experiments.pool import Coming, Ended, Measuring, Notice, Told
+from lookbehind.experiments.table import accuracy
 from lookbehind.training.job import Job, described
 from lookbehind.training.train import Progress as RunProgress
 
@@ -82,8 +83,8 @@ class Display:
         self._bars.update(task, completed=told.step / told.steps)
         if told.record is not None:
             known = (told.record.get(name) for name in ("test_accuracy", "validation_accuracy"))
-            accuracy = next((value for value in known if value is not None), None)
-            shown = f", {accuracy:.1f} {self._units[told.id]}" if accuracy is not None else ""
+            latest = next((value for value in known if value is not None), None)
+            shown = f", {latest:.1f} {self._units[told.id]}" if latest is not None else ""
             self._bars.update(task, words=f"epoch {told.record['epoch']}{shown}")
         self._advance(told.id, told.step / told.steps)
 
@@ -100,7 +101,7 @@ class Display:
             return
         else:
             end = told.records[-1]
-            result = "[red]diverged[/]" if end["diverged"] else f"{end['test_accuracy']:.2f} {told.run.unit}"
+            result = "[red]diverged[/]" if end["diverged"] else f"{accuracy(end['test_accuracy'])} {told.run.unit}"
             words = f"{result}, {end['gradient_evaluations']:,} gradients, {end['seconds']:.1f} s"
         self._advance(told.run.id, 1.0)
         self._bars.console.print(f"{escape(self._names[told.run.id])}: {words}", highlight=False)

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
@@ -69,10 +69,15 @@ def about_run(run: Job, command: str, began: float) -> About:
         settings={name: value for name, value in run.identity.items() if name != "method"},
         versions=versions(),
         machine=machine(run.place),
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        started=time_of(began),
         seconds=monotonic() - began,
         notices=[],
     )
+
+
+def time_of(began: float) -> str:
+    """The time of day at a time of the monotonic clock."""
+    return (datetime.now(timezone.utc) - timedelta(seconds=monotonic() - began)).isoformat(timespec="seconds")
 
 
 def machine(device: str) -> str:

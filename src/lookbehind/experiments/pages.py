@@ -73,7 +73,7 @@ def _markdown(heading: Heading, output: Output, about: About, verdicts: Sequence
     lines += [f"![{one.caption}](figures/{one.name}.svg)\n\n{one.title}. {one.caption}\n" for one in output.pictures]
     versions = ", ".join(f"{name} {version}" for name, version in about.versions.items())
     settings = ", ".join(f"{name} {setting(value)}" for name, value in about.settings.items())
-    made = f"Versions: {versions}. Machine: {about.machine}. Settings: {settings}."
+    made = f"Versions: {versions}. Machine: {about.machine}. Written {about.started}. Settings: {settings}."
     lines += ["", f"    {about.command}", "", made]
     lines += [line for notice in about.notices for line in ("", f"> {escaped(notice)}")]
     return "\n".join(lines) + "\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -92,7 +91,7 @@ def rows_of(groups: dict[str, list[Saved]]) -> list[Row]:
 def write_saved(out: Path, groups: dict[str, list[Saved]], rows: Sequence[Row], command: str, began: float) -> None:
     """Write the report of saved runs; ``began`` is when measuring did, by ``time.monotonic``."""
     # matplotlib takes long to import
-    from lookbehind.experiments.output import machine, versions, write_results
+    from lookbehind.experiments.output import machine, time_of, versions, write_results
     from lookbehind.experiments.report import About
 
     runs = [one.run.filled for some in groups.values() for one in some]
@@ -104,7 +103,7 @@ def write_saved(out: Path, groups: dict[str, list[Saved]], rows: Sequence[Row], 
         settings={"runs": [one.directory.name for some in groups.values() for one in some]},
         versions=versions(),
         machine=machine(runs[0].device),
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        started=time_of(began),
         seconds=monotonic() - began,
         notices=notices if len(tasks) > 1 else [],
     )

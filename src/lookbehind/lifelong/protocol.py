@@ -50,7 +50,7 @@ class LifelongTraining:
         self.team = team()
         if self.team.world > 1:
             raise ValueError("a lifelong training runs in one process: start it without torchrun")
-        self.base = base_optimizer("sgd", self.model, lr=float(run.lr or 0.0), momentum=0.0, weight_decay=0.0)
+        self.base = base_optimizer("sgd", self.model, lr=run.step_size, momentum=0.0, weight_decay=0.0)
         self.optimizer = self.base if run.meta else run.optimizing.optimizer(self.base, self.model, run)
         self.memory = Reservoir(int(run.memory or 0) if run.replays else 0, run.reservoir)
         self.learner = self._learner()

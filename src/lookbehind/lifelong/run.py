@@ -153,8 +153,8 @@ class LifelongRun(LifelongSettings, Derived):
         count("seed", self.seed, at_least=0)
         if self.meta is None:
             found = self.optimizing
-            if found.micro or found.base not in ("", "sgd"):
-                raise ValueError(f"method={self.method!r}: a learner's base is SGD, with whole minibatches")
+            if found.micro or found.switching or found.base not in ("", "sgd"):
+                raise ValueError(f"method={self.method!r}: a learner's base is SGD, with one whole minibatch per step")
             if found.needs_a_number_for_alpha and isinstance(self.alpha, str):
                 raise ValueError(f"alpha={self.alpha!r} with {self.method}: it needs a number, such as 0.5")
 
@@ -184,6 +184,12 @@ class LifelongRun(LifelongSettings, Derived):
         if self.method in META:
             raise ValueError(f"{self.method} has an inner loop of its own")
         return method(self.method.removeprefix(REPLAY))
+
+    @property
+    def step_size(self) -> float:
+        """The learning rate of the base; times ``alpha k`` for a long step."""
+        long_step = self.meta is None and self.optimizing.long_step
+        return float(self.filled.lr or 0.0) * (float(self.alpha) * self.k if long_step else 1.0)
 
     @property
     def replays(self) -> bool:

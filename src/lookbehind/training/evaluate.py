@@ -41,6 +41,7 @@ def trained(directory: Path, storage: Storage) -> Training:
         check_data(run, storage, directory)
         training = Training(run, load(run, storage))
     training.model.load_state_dict(weights)
+    training.average = None  # what was kept is the average, and there is nothing to put in its place
     return training
 
 

@@ -171,7 +171,8 @@ class Training:
             self.optimizer.step(switching(*closures) if self.method.switching else closures[0])
         self.evaluations += self.run.gradients_of(self.method, climbs=climbs) * len(batches)
         if self.average is not None:
-            self.average.update()
+            with slow_weights_of(self.optimizer):  # of Lookahead's weights the slow ones are its result
+                self.average.update()
         alpha = self.optimizer.last.alpha if self.method.interpolates else None  # type: ignore[attr-defined]
         if alpha is not None:  # a step that was skipped has none, nor has one that goes all the way
             self.tally.add_alpha(alpha)
@@ -239,7 +240,7 @@ class Training:
     # --- measuring
 
     def slow_weights(self) -> AbstractContextManager[None]:
-        """The weights to measure and keep: those of the model, Lookahead's slow ones, or the average."""
+        """The weights to measure and keep: those of the model, Lookahead's slow ones, or the average of these."""
         return slow_weights_of(self.optimizer) if self.average is None else self.average.shown()
 
     def epoch_record(self) -> Record:

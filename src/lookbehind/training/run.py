@@ -50,6 +50,8 @@ class Run(Settings, Derived):
         count("processes", self.processes)
         if self.ranks == "apart" and self.parallel != "ddp":
             raise ValueError(f"ranks='apart' with parallel={self.parallel!r}: only ddp can climb apart")
+        if self.parallel == "fsdp" and self.average:
+            raise ValueError(f"average={self.average} with parallel='fsdp': give --parallel ddp, or leave it out")
         if self.parallel != "none" and self.ranks == "together" and any(method.micro for method in self.methods):
             raise ValueError(
                 f"method={self.method} with parallel={self.parallel!r}: every micro-batch climbs on its own, so the "

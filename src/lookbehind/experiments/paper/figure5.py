@@ -58,9 +58,10 @@ def show(findings: Findings) -> Output:
                 continue
             values = {family.upper(): base.values(key)}
             row = f"Lookbehind-{family.upper()}"
-            cells = {f"{row}, k {k:g}": cell for k, cell in curves[row].items() if cell is not None}
-            values |= {name: cell.values(key) for name, cell in cells.items()}
-            claim = Claim(f"{row} is above {family.upper()} at every k", tuple(cells), (family.upper(),))
+            lacking: list[float | None] = [None] * len(findings.seeds)  # a k that diverged leaves the claim open
+            ours = {f"{row}, k {k:g}": cell.values(key) if cell else lacking for k, cell in curves[row].items()}
+            values |= ours
+            claim = Claim(f"{row} is above {family.upper()} at every k", tuple(ours), (family.upper(),))
             output.verdicts.append((task.title, judged(claim, values)))
     return output
 

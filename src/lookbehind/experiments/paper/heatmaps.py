@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from lookbehind.experiments.claims import Claim, judged
+from lookbehind.experiments.claims import Claim, Verdict, judged
 from lookbehind.experiments.figures import heatmap_figure
-from lookbehind.experiments.paper.findings import Findings
+from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, over_k_and_alpha, written
 from lookbehind.experiments.paper.scales import Scale, Task
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
+
+Claimed = Callable[[str, int], bool]
 
 
 def arms_of(method: str) -> Callable[[Task, Scale], list[Arm]]:
@@ -26,8 +28,11 @@ def arms_of(method: str) -> Callable[[Task, Scale], list[Arm]]:
     return arms
 
 
-def heatmaps(findings: Findings, figure: str, method: str) -> Output:
-    """A panel per family and task: the difference to the baseline; N/A where a seed diverged."""
+def heatmaps(findings: Findings, figure: str, method: str, claimed: Claimed | None = None) -> Output:
+    """A panel per family and task: the difference to the baseline; N/A where a seed diverged.
+
+    ``claimed`` says for which family and k the paper claims that all alphas are above the baseline.
+    """
     output, key = Output(), findings.reported
     for task in findings.tasks:
         ks, alphas = findings.scale.values_of_k(task), sorted(findings.scale.alphas)
@@ -46,13 +51,26 @@ def heatmaps(findings: Findings, figure: str, method: str) -> Output:
             caption = f"{task.title}; {upper} has {level:.2f} %. N/A: a seed diverged, or is not finished."
             name = f"{figure}-{task.key}-{family}"
             output.pictures.append(Picture(name, f"{method}-{upper} over alpha and k", caption, drawn))
-            table = {upper: base.values(key)}
-            table |= {cell.candidate: cell.values(key) for row in cells for cell in row if cell.complete}
-            claim = Claim(
-                f"{method}-{upper} is above {upper} everywhere", tuple(n for n in table if n != upper), (upper,)
-            )
-            output.verdicts.append((task.title, judged(claim, table)))
+            if claimed is not None:
+                output.verdicts.append((task.title, _verdict(findings, f"{method}-{upper}", base, cells, claimed)))
     return output
+
+
+def _verdict(findings: Findings, name: str, base: Cell, cells: list[list[Cell]], claimed: Claimed) -> Verdict:
+    """On the claim that a method is above its baseline; what diverged or is not finished leaves it open."""
+    key, family = findings.reported, name.partition("-")[2]
+    ks = sorted({_k(cell) for row in cells for cell in row})
+    judging = [k for k in ks if claimed(family.lower(), k)]
+    some = [cell for row in cells for cell in row if _k(cell) in judging]
+    lacking: list[float | None] = [None] * len(findings.seeds)
+    table = {family: base.values(key)} | {c.candidate: c.values(key) if c.complete else lacking for c in some}
+    where = "at all alpha and k" if judging == ks else f"at all alpha with k {', '.join(map(str, judging))}"
+    claim = Claim(f"{name} is above {family} {where}", tuple(cell.candidate for cell in some), (family,))
+    return judged(claim, table)
+
+
+def _k(cell: Cell) -> int:
+    return int(cell.candidate.partition("k=")[2].partition(",")[0])
 
 
 def _difference(value: float | None, level: float) -> float | None:

@@ -11,29 +11,38 @@ from lookbehind.experiments.markdown import escaped, table_lines
 from lookbehind.experiments.output import write_files
 from lookbehind.experiments.paper.catalogue import IDS
 
+NOT_THEIRS = "not in the paper"
+
 
 def write_index(directory: Path) -> Path:
     """Write ``index.md`` from the results of every experiment below a directory."""
-    lines, counts = [], Counter[str]()
+    lines, theirs, ours = [], Counter[str](), Counter[str]()
     for name in IDS:
         path = directory / name / "results.json"
         if path.exists():
             found = json.loads(path.read_text())
-            counts.update(one["verdict"] for one in found["verdicts"])
+            for one in found["verdicts"]:
+                (ours if one["claim"].startswith(NOT_THEIRS) else theirs).update([one["verdict"]])
             lines += [_line(name, one) for one in found["verdicts"]] or [_without_verdict(name, found)]
-    total = ", ".join(f"{number} {word}" for word, number in counts.most_common())
     text = [
         "# What our runs say of the paper's claims",
         "",
-        f"Of {sum(counts.values())} claims: {total or 'none judged yet'}. A claim holds if the 95 % intervals of all "
-        "its comparisons lie above zero (they hold together, after Dunnett), is contradicted if one lies below, and is "
-        "not resolved otherwise. Rows that vary far more over the seeds than others are judged by their own error.",
+        f"{_counted('claims of the paper', theirs)}{_counted('of our own, beside them', ours)}"
+        "A claim holds if the 95 % intervals of all its comparisons lie above zero (together, after Dunnett), "
+        "is contradicted if one lies below, and is not resolved otherwise. Rows that vary far more over the seeds than "
+        "others are judged by their own error.",
         "",
         *table_lines(["experiment", "claim", "where", "difference, 95 %", "verdict"], lines),
         "",
     ]
     write_files(directory, {"index.md": "\n".join(text)}, figures=False)
     return directory / "index.md"
+
+
+def _counted(what: str, counts: Counter[str]) -> str:
+    if not counts:
+        return ""
+    return f"Of {counts.total()} {what}: {', '.join(f'{number} {word}' for word, number in counts.most_common())}. "
 
 
 def _line(name: str, verdict: dict[str, Any]) -> list[str]:
@@ -43,7 +52,8 @@ def _line(name: str, verdict: dict[str, Any]) -> list[str]:
         least = min(differences, key=lambda one: one["difference"])
         margin = "" if least["margin"] is None else f" ± {least['margin']:.2g}"
         words = f"{least['difference']:+.3g}{margin}"
-        words += f" (the least of {len(differences)}: {least['other']})" if len(differences) > 1 else ""
+        which = "row" if len({one["other"] for one in differences}) == 1 else "other"
+        words += f" (the least of {len(differences)}: {least[which]})" if len(differences) > 1 else ""
     link = f"[{name}]({name}/results.md)"
     return [link, escaped(verdict["claim"]), escaped(verdict["where"]), escaped(words), verdict["verdict"]]
 

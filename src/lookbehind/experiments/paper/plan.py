@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -59,13 +61,17 @@ class Reproduction:
         count("first_seed", self.first_seed, at_least=0)
         if self.search_seeds is not None:
             count("search_seeds", self.search_seeds)
-        changed(SCALES[self.scale], self.change)
+        if self.jobs is not None:
+            count("jobs", self.jobs)
+        changed(SCALES[self.scale], self.change, ())
         self.part  # noqa: B018, a wrong one is found now
 
-    @property
+    @cached_property
     def at(self) -> Scale:
         """The scale with its changes, and with the networks that are made for it."""
-        return with_checkpoints(changed(SCALES[self.scale], self.change), self.storage.out)
+        scale = SCALES[self.scale]
+        keys = {task.key for name in self.experiments for task in scale.tasks_of(experiment(name).tasks)}
+        return with_checkpoints(changed(scale, self.change, keys), self.storage.out)
 
     def seeds_of(self, name: str) -> range:
         """The seeds of an experiment."""
@@ -101,7 +107,8 @@ def _check_rows_only(argument: str, value: object, names: Iterable[str]) -> None
     """Some figures compare all settings of a row, so there is nothing to choose."""
     others = [name for name in names if not experiment(name).best_of_rows]
     if others:
-        raise ValueError(f"{argument}={value}: {', '.join(others)} shows more than every row at its best; leave it out")
+        which = ", ".join(others)
+        raise ValueError(f"{argument}={value}: {which} shows more than every row at its best; call that without it")
 
 
 def check_rows(wanted: Reproduction) -> None:
@@ -111,14 +118,15 @@ def check_rows(wanted: Reproduction) -> None:
     if not wanted.rows:
         return
     _check_rows_only("rows", wanted.rows, wanted.experiments)
-    known = {
-        arm.name: None
-        for name in wanted.experiments
-        for task in wanted.at.tasks_of(experiment(name).tasks)
-        for arm in experiment(name).arms(task, wanted.at)
-    }
+    rows: dict[str, None] = {}
+    for name in wanted.experiments:
+        tasks = wanted.at.tasks_of(experiment(name).tasks)
+        own = dict.fromkeys(arm.name for task in tasks for arm in experiment(name).arms(task, wanted.at))
+        if not own.keys() & set(wanted.rows):
+            raise ValueError(f"rows={wanted.rows}: {name} has none of them, but {', '.join(map(repr, own))}")
+        rows |= own
     for row in wanted.rows:
-        one_of("rows", row, tuple(known))
+        one_of("rows", row, tuple(rows))
 
 
 def runs_of_experiment(wanted: Reproduction, name: str) -> list[Job]:
@@ -175,8 +183,16 @@ def runs_of(wanted: Reproduction) -> list[tuple[Job, Measures]]:
 
 def unfinished(wanted: Reproduction) -> list[tuple[Job, Measures]]:
     """The runs that still have to be trained or measured, of this part."""
+    return [(run, m) for run, m in _part(wanted, runs_of(wanted)) if not _done(run, m, wanted.storage)]
+
+
+def _part(wanted: Reproduction, runs: list[tuple[Job, Measures]]) -> list[tuple[Job, Measures]]:
+    """This job's of an array of jobs."""
     first, step = wanted.part
-    return [(run, m) for run, m in runs_of(wanted)[first::step] if not _done(run, m, wanted.storage)]
+    if wanted.search_seeds is None:
+        return runs[first::step]
+    # the runs behind a search become known at another time in every job, so their order cannot tell whose they are
+    return [one for one in runs if int(sha256(one[0].id.encode()).hexdigest(), 16) % step == first]
 
 
 def cost_in_trainings(wanted: Reproduction) -> float:

@@ -39,9 +39,12 @@ def reproduce(
         tell(told)
 
     check_rows(wanted)
-    # what follows a search is known when it is finished
-    for _ in range(0 if not wanted.train else 1 if wanted.search_seeds is None else 2):
-        _train(wanted, unfinished(wanted), listen)
+    tried: set[str] = set()
+    # what follows a search is known when it is finished; the jobs of an array do not wait for each other
+    for _ in range(0 if not wanted.train else 2 if wanted.search_seeds and wanted.shard is None else 1):
+        todo = [(run, measures) for run, measures in unfinished(wanted) if run.id not in tried]
+        tried.update(run.id for run, _ in todo)
+        _train(wanted, todo, listen)
     if wanted.shard is not None:
         return {}
     pages = {name: _write(wanted, name, errors, command, began) for name in wanted.experiments}
@@ -56,7 +59,8 @@ def _train(wanted: Reproduction, todo: Sequence[tuple[Job, Measures]], tell: Cal
     tell(Coming([run for run, _ in todo]))
     for checkpoint in _checkpoints(wanted):
         checkpoint.make(wanted.storage, tell)
-    load(todo[0][0], wanted.storage)  # before the processes: data that is missing is told, or fetched, once
+    for run in {run.source: run for run, _ in todo}.values():
+        load(run, wanted.storage)  # before the processes: data that is missing is told, or fetched, once
     if wanted.ray is not None:
         run_all_on_ray(todo, wanted.storage, tell, wanted.ray)
         return
@@ -89,16 +93,18 @@ def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str,
 
     this, scale, seeds = experiment(name), wanted.at, wanted.seeds_of(name)
     runs = runs_of_experiment(wanted, name)
-    found = known(wanted, name, runs)
     tasks = tuple(scale.tasks_of(this.tasks))
-    lacking = len(runs) - len(found)
+    # rows that were not asked for are shown too, if they are there
+    every = [run for task in tasks for arm in this.arms(task, scale) for run in arm.runs(task, seeds)]
+    found = known(wanted, name, every)
+    lacking = sum(run.id not in found for run in runs)
     notices = list(dict.fromkeys(errors))
     if lacking:
         notices.append(f"{lacking} of {len(runs)} runs are not finished: start again with the same command to go on")
     about = About(
         title=this.title,
         command=command,
-        settings=_settings(wanted, tasks, seeds, len(found), len(runs)),
+        settings=_settings(wanted, tasks, seeds, len(runs) - lacking, len(runs)),
         versions=versions(),
         machine=machine(runs[0].place),
         started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -111,7 +117,8 @@ def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str,
 
 
 def _settings(wanted: Reproduction, tasks: Sequence[Task], seeds: range, finished: int, runs: int) -> dict[str, Any]:
-    searching = "" if wanted.search_seeds is None else f"; settings were searched with the first {wanted.search_seeds}"
+    searched = min(wanted.search_seeds or len(seeds), len(seeds))
+    searching = "" if wanted.search_seeds is None else f"; settings were searched with the first {searched}"
     return {
         "scale": f"{wanted.scale}: {wanted.at.about}",
         "seeds": f"{seeds.start} to {seeds.stop - 1}{searching}",

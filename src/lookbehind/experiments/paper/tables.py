@@ -91,8 +91,10 @@ def sharpness_table(title: str, cells: Mapping[str, Cell], family: str) -> Grid:
 
 def missing_words(findings: Findings, task: Task, arm: Arm) -> str:
     """Why a row has no number."""
-    cells = [findings.cell(task, one) for one in arm.candidates]
-    return "N/A: a seed diverged" if any(cell.diverged for cell in cells) else "not finished"
+    searched = [findings.cell(task, one, findings.searching) for one in arm.candidates]
+    finished = all(len(cell.outcomes) == cell.seeds for cell in searched)
+    diverged = any(findings.cell(task, one).diverged for one in arm.candidates)
+    return "N/A: a seed diverged" if finished and diverged else "not finished"
 
 
 def line_over(name: str, points: Mapping[float, Cell | None], key: str | Callable[..., float | None]) -> Line | None:
