@@ -87,8 +87,14 @@ def test_a_plain_state_does_not_take_the_radii_of_groups_away():
 def test_names_that_come_with_a_state_are_told_since_asam_scales_by_them():
     state = lb.ASAM(sgd(net())).state_dict()
     unnamed = lb.ASAM(torch.optim.SGD(net().parameters(), lr=0.1))
-    with pytest.warns(UserWarning, match="named was True, here it is False"):
+    with pytest.warns(UserWarning, match="named was True, here it is False.*goes on with this optimizer's own"):
         unnamed.load_state_dict(state)
+    assert "param_names" not in unnamed.param_groups[0]  # so it still scales by dimensions
+    named = lb.ASAM(sgd(net()))
+    own = list(named.param_groups[0]["param_names"])
+    other = lb.ASAM(torch.optim.SGD([(f"other.{name}", p) for name, p in net().named_parameters()], lr=0.1))
+    named.load_state_dict(other.state_dict())
+    assert named.param_groups[0]["param_names"] == own
 
 
 def test_restore_all_reaches_through_a_lookahead():

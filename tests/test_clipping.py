@@ -100,3 +100,22 @@ def test_wrong_accumulation_is_told():
         lb.accumulated(loss_of, [1, 2], sizes=[3])
     with pytest.raises(ValueError, match="above 0"):
         lb.accumulated(loss_of, [1, 2], sizes=[3, 0])
+
+
+@pytest.mark.parametrize("clip", [lb.clip_value(0.5, ascent=True), lb.clip_norm(0.5, ascent=True), lb.clip_value(0.5)])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_clipping_does_not_hide_an_infinite_gradient(clip, bad):
+    """Cut to a limit it would look like any other."""
+    model = net()
+    optimizer, before = lb.SAM(sgd(model), clip=clip), values(model)
+    calls = iter(range(2))
+
+    def closure():
+        loss = closure_for(model, batch(0))()
+        if next(calls) == bad:
+            next(model.parameters()).grad[0] = float("inf")
+        return loss
+
+    with pytest.raises(lb.NonFiniteError, match=f"evaluation {bad + 1}"):
+        optimizer.step(closure)
+    assert same(values(model), before)

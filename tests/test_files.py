@@ -76,6 +76,33 @@ def test_a_server_that_cannot_go_on_starts_again(tmp_path, server):
     assert download(Remote(url, MD5), tmp_path).read_bytes() == CONTENT
 
 
+def test_a_file_that_is_whole_but_has_no_name_yet_is_not_asked_for(tmp_path, server):
+    url, handler = server
+    (tmp_path / "file.bin.part").write_bytes(CONTENT)
+    assert download(Remote(url, MD5), tmp_path).read_bytes() == CONTENT
+    assert handler.asked == []
+
+
+def test_two_jobs_that_want_the_same_file_fetch_it_once(tmp_path, server):
+    url, handler = server
+    failed = []
+
+    def job():
+        try:
+            ensure(tmp_path, ["file.bin"], [Remote(url, MD5)], packed=False, allow=True)
+        except BaseException as error:
+            failed.append(error)
+
+    jobs = [threading.Thread(target=job) for _ in range(4)]
+    for one in jobs:
+        one.start()
+    for one in jobs:
+        one.join()
+    assert failed == []
+    assert handler.asked == [None]
+    assert (tmp_path / "file.bin").read_bytes() == CONTENT
+
+
 def test_another_file_than_the_published_one_is_thrown_away(tmp_path, server):
     url, _ = server
     with pytest.raises(OSError, match=f"came with the MD5 {MD5}, the published one is 0000"):

@@ -167,7 +167,8 @@ def test_ids_do_not_change_between_versions():
         ({"tasks": 6}, "tasks=6: split-digits has 5"),
         ({"method": "er+sams"}, "did you mean sam"),
         ({"method": "er+adam"}, "base is SGD"),
-        ({"method": "er+m-sam"}, "whole minibatches"),
+        ({"method": "er+m-sam"}, "one whole minibatch per step"),
+        ({"method": "er+lookbehind-sam-switching"}, "one whole minibatch per step"),
         ({"method": "lookahead-c-maml", "alpha": "adaptive", "k": 0}, "k=0"),
         ({"method": "lookbehind-c-maml", "alpha": "adaptive"}, "it needs a number"),
         ({"method": "er+lookahead-sgd", "alpha": "adaptive"}, "it needs a number"),
@@ -263,3 +264,12 @@ def test_a_command_whose_loss_diverges_says_so(tmp_path, capsys):
     ]
     assert cli.main(arguments) == 0
     assert "ceased to be finite" in capsys.readouterr().out
+
+
+def test_a_long_step_is_a_learning_rate_that_is_alpha_k_times_as_large(tmp_path):
+    settings = LifelongSettings(tasks=2, epochs=1, width=4, hidden=8, lr=0.02, k=5, alpha=0.5)
+    long, plain = settings.run("er+sam-long-step", 0), settings.run("er+sam:lr=0.05", 0)
+    for run in (long, plain):
+        train(run, Storage(out=tmp_path))
+    weights = [outcome(run, Storage(out=tmp_path))[1] for run in (long, plain)]
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())

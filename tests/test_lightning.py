@@ -174,6 +174,19 @@ def test_bf16_mixed_and_clipping_equal_the_plain_loop(precision):
     assert not same(values(clipped), values(unclipped))
 
 
+def test_clipping_with_a_fused_base_equals_one_that_is_not_fused():
+    """Lightning refuses to clip for optimizers that unscale by themselves, and would take a fused base for one."""
+    found = []
+    for fused in (False, True):
+        module = Net(
+            lambda base, fused=fused: lb.SAM(torch.optim.AdamW(base.param_groups, lr=0.01, fused=fused)),
+            dtype=torch.float32,
+        )
+        fitted(module, dtype=torch.float32, precision="bf16-mixed", gradient_clip_val=0.3)
+        found.append(values(module))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_fp16_equals_the_plain_loop_with_overflows(parts):
     module, own = Scaled(dtype=torch.float32), scaler()

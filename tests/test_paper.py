@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -142,10 +143,22 @@ def test_parts_of_an_array_job_are_all_of_it(tmp_path):
 
 
 def test_ambiguities_are_options():
-    scale = changed(PAPER, ("weight_decay=5e-4", "batchnorm=first"))
+    keys = {task.key for task in PAPER.tasks}
+    scale = changed(PAPER, ("weight_decay=5e-4", "batchnorm=first"), keys)
     assert all(task.settings.weight_decay == 5e-4 and task.settings.batchnorm == "first" for task in scale.tasks)
     with pytest.raises(ValueError, match="change='decay=1': give NAME=VALUE"):
-        changed(PAPER, ("decay=1",))
+        changed(PAPER, ("decay=1",), keys)
+
+
+def test_a_change_is_one_of_the_experiments_that_are_wanted_in_its_own_type():
+    """Images warm up for a part of an epoch, translation for so many minibatches, and only images know fp16."""
+    images = Reproduction(experiments=("table1",), change=("precision=fp16", "warmup=1.5", "data=cifar100"))
+    assert {(s.precision, s.warmup, s.data) for s in (images.at.task("c10-rn34").settings,)} == {
+        ("fp16", 1.5, "cifar100")
+    }
+    assert images.at.task("translation") == LAPTOP.task("translation")
+    text = Reproduction(experiments=("table4-translation",), change=("warmup=5",))
+    assert text.at.task("translation").settings.warmup == 5
 
 
 # --- verdicts
@@ -296,6 +309,27 @@ def test_figure_10_judges_alpha_over_k():
     assert len(output.pictures) == 2
 
 
+@pytest.mark.parametrize(("broken", "verdict"), [(None, "holds"), ("k=5", "not resolved"), ("k=2", "holds")])
+def test_figure_7_judges_what_the_paper_claims_and_is_open_where_a_seed_diverged(broken, verdict):
+    """All alpha and k above the baseline, but for k = 2 with SAM."""
+    task = LAPTOP.tasks[0]
+    means = {"sam:rho=0.05": 60.0} | {
+        f"lookbehind-sam:k={k},alpha={alpha}": 66.0 if k == 5 else 50.0 for k in (2, 5) for alpha in (0.5, 0.8)
+    }
+    known = dict(
+        outcome(task, candidate, seed, validation_accuracy=mean, test_accuracy=mean + 0.1 * (seed * i % 3))
+        for i, (candidate, mean) in enumerate(means.items())
+        for seed in range(3)
+    )
+    if broken is not None:
+        one = with_overrides(task.settings, f"lookbehind-sam:{broken},alpha=0.5", 1).id
+        known[one].records[-1] |= {"diverged": True, "test_accuracy": None}
+    findings = Findings(LAPTOP, range(3), (task,), known)
+    ((_, found),) = experiment("figure7").show(findings).verdicts
+    assert (found.claim.text, found.verdict) == ("Lookbehind-SAM is above SAM at all alpha with k 5", verdict)
+    assert experiment("figure13").show(findings).verdicts == []
+
+
 def test_settings_are_chosen_by_either_protocol_and_a_diverged_seed_is_out():
     task = SMOKE.tasks[0]
     arm = Arm("SAM", ("sam:rho=0.05", "sam:rho=0.1", "sam:rho=0.2"))
@@ -435,7 +469,9 @@ def test_the_command(smoke, capsys):
         (["table1", "--change", "nothing"], "give NAME=VALUE"),
         (["table1", "figure5", "--search-seeds", "1"], "figure5 shows more than every row"),
         (["table1", "--search-seeds", "0"], "search_seeds=0"),
-        (["table1", "--rows", "ER"], "rows='ER': choose one of 'SGD'"),
+        (["table1", "table2", "--rows", "ER + SGD"], "table1 has none of them"),
+        (["table1", "--jobs", "0"], "jobs=0"),
+        (["table1", "--rows", "ER", "SGD"], "rows='ER': choose one of 'SGD'"),
     ],
 )
 def test_wrong_words(words, message, capsys, tmp_path):
@@ -482,7 +518,6 @@ def test_a_search_with_few_seeds_leaves_the_best_settings_to_the_others(tmp_path
     told = []
     page = reproduce(wanted, told.append)["table1"]
     coming = [one.runs for one in told if isinstance(one, Coming)]
-    assert [len(runs) for runs in coming] == [3, len(coming[1])]
     assert unfinished(wanted) == []
 
     def end(candidate, seed):
@@ -495,6 +530,9 @@ def test_a_search_with_few_seeds_leaves_the_best_settings_to_the_others(tmp_path
     }
     second = {run.id for run, _ in runs_of(wanted) if run.seed == 1}
     assert second == {with_overrides(settings, one, 1).id for one in {"sgd", *chosen.values()}}
+    assert [len(runs) for runs in coming] == [3, len(second)]
+    # another call for one row keeps the others on the page
+    page = reproduce(replace(wanted, rows=("SGD",)))["table1"]
     results = json.loads((page / "results.json").read_text())
     for table in results["tables"]:
         protocol = "honest" if "honest" in table["title"] else "paper"

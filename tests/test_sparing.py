@@ -14,6 +14,7 @@ from lookbehind.data.vision import load
 from lookbehind.measures.accuracy import score
 from lookbehind.models import build
 from lookbehind.training.averaging import Average
+from lookbehind.training.evaluate import evaluate
 from lookbehind.training.loop import Training
 from lookbehind.training.run import Run, with_overrides
 from lookbehind.training.schedules import Course
@@ -151,6 +152,12 @@ def test_the_average_is_what_is_measured_and_kept(digits, tmp_path):
     assert not torch.equal(kept["head.weight"], own["head.weight"])
     training.model.load_state_dict(kept)
     assert score(training.model, training.parts.test.plain()).accuracy == record["test_accuracy"]
+    # and what a saved run is evaluated with
+    storage = Storage(out=tmp_path)
+    last = train(run, storage)[-1]
+    again = evaluate(storage.directory(run))
+    assert last["test_accuracy"] == again["test_accuracy"] == record["test_accuracy"]
+    assert last["recalibrated_test_accuracy"] == again["recalibrated_test_accuracy"]
     # the training itself is the same as without it
     plain = ended(Run(method="sam", **QUICK), digits)
     assert all(torch.equal(value, own[name]) for name, value in plain.model.state_dict().items())

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
+from filelock import FileLock
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 CHUNK = 1 << 20
@@ -64,7 +65,8 @@ def download(remote: Remote, directory: Path) -> Path:
     if target.exists() and md5_of(target) == remote.md5:
         return target
     directory.mkdir(parents=True, exist_ok=True)
-    _fetch(remote, part)
+    if not (part.exists() and md5_of(part) == remote.md5):  # whole, if it was stopped just before it got its name
+        _fetch(remote, part)
     found = md5_of(part)
     if found != remote.md5:
         part.unlink()
@@ -120,11 +122,15 @@ def ensure(directory: Path, wanted: Sequence[str], remotes: Sequence[Remote], *,
     addresses = ", ".join(remote.url for remote in remotes) or "(it has to be obtained by hand)"
     problem = "downloading is switched off"
     if allow and remotes:
+        directory.mkdir(parents=True, exist_ok=True)
         try:
-            for remote in remotes:
-                archive = download(remote, directory)
-                if packed:
-                    unpack(archive, directory)
+            with FileLock(directory / ".download.lock"):  # the jobs of an array begin at the same time
+                if all((directory / name).exists() for name in wanted):
+                    return
+                for remote in remotes:
+                    archive = download(remote, directory)
+                    if packed:
+                        unpack(archive, directory)
         except (URLError, ConnectionError, TimeoutError) as error:
             problem = f"the download failed: {getattr(error, 'reason', error)}"
         missing = [name for name in wanted if not (directory / name).exists()]

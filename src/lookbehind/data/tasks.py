@@ -111,18 +111,18 @@ def task_stream(
     for number in range(tasks or whole):
         first = number * classes_per_task
         members = order[first : first + classes_per_task]
-        mine = _of_classes(data.train, members, first)
+        mine = _of_classes(data.train, members, first, data.classes)
         held = max(classes_per_task, round(validation * len(mine)))
         train, kept = hold_out(mine, held, seed_for(seed, "validation", number))
-        found.append(Task(number, first, train, kept, _of_classes(data.test, members, first)))
+        found.append(Task(number, first, train, kept, _of_classes(data.test, members, first, data.classes)))
     size = int(data.train.pixels.shape[-1])
     return TaskStream(tuple(found), tuple(order), classes_per_task, data.channels, size, data.mean, data.std)
 
 
-def _of_classes(images: ImageSource, classes: Sequence[int], first: int) -> ImageSource:
+def _of_classes(images: ImageSource, classes: Sequence[int], first: int, known: int) -> ImageSource:
     """The images of some classes, relabelled from ``first`` on, in the order of the data set."""
     labels = images.labels.cpu()
-    new = torch.full((int(labels.max()) + 1,), -1)
+    new = torch.full((known,), -1)
     new[torch.tensor(classes)] = torch.arange(first, first + len(classes))
     relabelled: Tensor = new[labels]
     mine = (relabelled >= 0).nonzero().squeeze(1)

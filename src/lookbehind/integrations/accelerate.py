@@ -62,7 +62,10 @@ def accelerated_step(accelerator: Accelerator, optimizer: AcceleratedOptimizer, 
     climber = _checked(accelerator, optimizer)
     if accelerator.scaler is None or isinstance(closure, given):
         optimizer.step(closure)
-        return None if climber.last is None else climber.last.clean_loss
+        if not isinstance(closure, given):
+            return None if climber.last is None else climber.last.clean_loss
+        optimizer.zero_grad()
+        return _plain(closure.loss)
     if isinstance(closure, InPlaceOfAClosure | list | tuple):
         raise TypeError(
             f"{type(closure).__name__}(...) with a GradScaler: Accelerate has to see the first gradient before the "
@@ -72,6 +75,10 @@ def accelerated_step(accelerator: Accelerator, optimizer: AcceleratedOptimizer, 
     loss = closure()
     optimizer.step(given(loss, closure))
     optimizer.zero_grad()  # after an overflow at the weights the scaler has not called the optimizer
+    return _plain(loss)
+
+
+def _plain(loss: Any) -> Any:
     return loss.detach() if isinstance(loss, Tensor) else loss
 
 
@@ -86,7 +93,7 @@ def _checked(accelerator: Accelerator, optimizer: Any) -> SharpnessAware:
         raise ValueError(f"a sharpness-aware optimizer with {kind} in Accelerate is not supported: {UNSUPPORTED[kind]}")
     if accelerator.gradient_accumulation_steps != 1:
         raise ValueError(
-            f"gradient_accumulation_steps={accelerator.gradient_accumulation_steps}: Accelerate would pass over steps, "
+            f"gradient_accumulation_steps={accelerator.gradient_accumulation_steps}: Accelerate would leave out steps, "
             "and their batches would be lost. Leave it at 1 and let the closure see all micro-batches: "
             "lookbehind.accumulated(loss, micro_batches, scaler=accelerator.scaler, model=model)"
         )

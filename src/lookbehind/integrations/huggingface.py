@@ -52,8 +52,8 @@ class SharpnessAwareTrainer(Trainer):
     - ``gradient_accumulation_steps``: every point of the climb sees all micro-batches.
     - ``max_grad_norm`` clips the gradient of every step of the base optimizer; ``grad_norm`` in the log is the norm at
       the weights themselves.
-    - ``fp16=True``: the optimizer gets the Trainer's GradScaler. An overflow at any point passes over the step.
-    - The log has ``evaluations`` (gradients so far), ``skipped`` (steps passed over; an overflow at the weights
+    - ``fp16=True``: the optimizer gets the Trainer's GradScaler. An overflow at any point skips the step.
+    - The log has ``evaluations`` (gradients so far), ``skipped`` (steps without effect; an overflow at the weights
       themselves is the Trainer's and not counted) and ``alpha`` (its mean, if there is one per tensor).
 
     Args:

@@ -79,12 +79,6 @@ class SharpnessAwareModule(pl.LightningModule):
         if not self.climbing:
             super().log(*args, **kwargs)
 
-    def clip_gradients(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """As in Lightning. It is shown the base: ours know of scalers, so with bf16 it takes them for fused ones."""
-        while isinstance(optimizer, Wrapper):
-            optimizer = optimizer.base
-        super().clip_gradients(optimizer, *args, **kwargs)
-
     # the batches are kept by a callback, as people override hooks without super(), and by hooks, as Lightning's search
     # for a learning rate replaces the callbacks
 
@@ -319,7 +313,7 @@ def _loss_in(output: Any) -> Tensor:
     loss: Tensor | None = output.get("loss") if isinstance(output, Mapping) else output  # {} if it returned None
     if loss is None:
         raise TypeError(
-            "training_step returned None, which passes over a batch in Lightning; but every point of a step needs its "
+            "training_step returned None, which leaves a batch out in Lightning; but every point of a step needs its "
             "loss. Leave the batch out in the data loader, or return a loss of zero, (0 * outputs).sum()"
         )
     return loss

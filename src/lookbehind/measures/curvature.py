@@ -93,7 +93,7 @@ class _Product:
         result, minibatches = torch.zeros_like(vector), 0
         for batch in minibatches_of(self.batches):
             # one Hessian, also with dropout; and fused attention has no second derivative
-            with torch.enable_grad(), same_random_numbers(minibatches), sdpa_kernel(SDPBackend.MATH):
+            with torch.enable_grad(), same_random_numbers(minibatches, self.parameters), sdpa_kernel(SDPBackend.MATH):
                 value = differentiable(scalar(self.loss(self.model, batch)))
                 finite(value.detach(), "at the weights")
                 gradients = torch.autograd.grad(value, self.parameters, create_graph=True, materialize_grads=True)

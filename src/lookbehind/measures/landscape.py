@@ -89,7 +89,7 @@ def plane(
             torch._foreach_copy_(parameters, slow)
             torch._foreach_add_(parameters, directions[0], alpha=a)
             torch._foreach_add_(parameters, directions[1], alpha=b)
-            with recalibrated(model, statistics() if statistics is not None else None):
+            with recalibrated(model, minibatches_of(statistics) if statistics is not None else None):
                 values = torch.stack([scalar(loss(model, batch)) for batch in minibatches_of(batches)])
             return float(torch.nan_to_num(values.double().mean(), nan=float("inf"), posinf=float("inf")))
 

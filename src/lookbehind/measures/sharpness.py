@@ -120,7 +120,7 @@ class _Walker:
                 _, gradients = self._gradient(batch)
                 here = [p.detach().clone() for p in self.parameters]
                 self._move(here, self._direction(gradients, here), radius / steps)
-            with torch.no_grad(), same_random_numbers(self.number):
+            with torch.no_grad(), same_random_numbers(self.number, self.parameters):
                 losses.append(scalar(self.loss(self.model, batch)))
         self._move(self.slow, None, 0.0)
         remedy = "give smaller radii"
@@ -128,7 +128,7 @@ class _Walker:
         return before, torch.tensor(after, dtype=torch.float64) - before
 
     def _gradient(self, batch: Any) -> tuple[Tensor, list[Tensor]]:
-        with torch.enable_grad(), same_random_numbers(self.number):
+        with torch.enable_grad(), same_random_numbers(self.number, self.parameters):
             value = differentiable(scalar(self.loss(self.model, batch)))
             found = torch.autograd.grad(value, self.parameters, allow_unused=True)
         gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True)]
@@ -144,7 +144,7 @@ class _Walker:
         scaled = [g if t is None else t * g for g, t in zip(gradients, scalings, strict=True)]
         length = norm(scaled) + TINY
         twice = [g if t is None else t * g for g, t in zip(scaled, scalings, strict=True)]
-        return [g / length.to(g) for g in twice]
+        return [g / length.to(g.device) for g in twice]
 
     @torch.no_grad()
     def _move(self, start: list[Tensor], direction: list[Tensor] | None, distance: float) -> None:

@@ -57,9 +57,13 @@ def same_modes(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def same_random_numbers(number: int) -> Iterator[None]:
-    """Inside this ``with`` dropout has the masks that belong to this number, whenever and how often it is asked."""
-    with torch.random.fork_rng():
+def same_random_numbers(number: int, tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Inside this ``with`` dropout has the masks that belong to this number, whenever and how often it is asked.
+
+    Afterwards the generators of the CPU and of the tensors' devices go on as if nothing had been drawn.
+    """
+    elsewhere = sorted({t.device for t in tensors if t.device.type not in ("cpu", "meta")}, key=str)
+    with torch.random.fork_rng(elsewhere, device_type=elsewhere[0].type if elsewhere else "cuda"):
         torch.manual_seed(number)
         yield
 
@@ -119,6 +123,7 @@ def some(batches: Iterable[Any]) -> Iterator[Any]:
 
 def norm(tensors: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of all numbers together."""
-    parts = torch._foreach_norm([t.detach() for t in tensors], 2, torch.float64)
-    whole: Tensor = torch.linalg.vector_norm(torch.stack(parts))
+    wide = torch.float32 if any(t.device.type == "mps" for t in tensors) else torch.float64  # which mps lacks
+    parts = torch._foreach_norm([t.detach() for t in tensors], 2, wide)
+    whole: Tensor = torch.linalg.vector_norm(torch.stack([part.to(parts[0].device) for part in parts]))
     return whole

@@ -41,7 +41,7 @@ class StridedConvNet(nn.Module):
 
     def __init__(self, classes: int, *, channels: int = 3, size: int = 32, width: int = 160, hidden: int = 320) -> None:
         super().__init__()
-        halvings = (size // 4).bit_length() - 1
+        halvings = max((size // 4).bit_length() - 1, 0)
         if size != 4 << halvings:
             raise ValueError(f"size={size}: give 4 times a power of 2, such as 32 or 64")
         layers: list[nn.Module] = []

@@ -17,6 +17,7 @@ from torch import Tensor
 from lookbehind.optim.checks import non_negative, one_of
 from lookbehind.optim.weights import Room, Scratch, Vector, on, overlapping, real, total_norm, widened
 
+NAMES = "param_names"  # torch's, in a group of named parameters
 COUNTERS = ("ascent_steps", "ascent_evaluations", "ascent_skipped")
 KEYS = ("ascent_rho", "ascent_eta", *COUNTERS)
 TINY = 1e-16  # keeps a zero gradient from dividing by zero: it then gives a zero perturbation
@@ -51,7 +52,7 @@ def leaves_of(groups: Sequence[Mapping[str, Any]], rho: float, factor: float = 1
         own_rho, eta = group.get("ascent_rho"), group.get("ascent_eta")
         radius = rho if own_rho is None else non_negative(f"param_groups[{number}]['ascent_rho']", own_rho)
         eta = None if eta is None else non_negative(f"param_groups[{number}]['ascent_eta']", eta)
-        names = group.get("param_names") or [None] * len(group["params"])
+        names = group.get(NAMES) or [None] * len(group["params"])
         if len(names) != len(group["params"]):
             raise ValueError(
                 f"param_groups[{number}] has {len(group['params'])} params and {len(names)} param_names: "

@@ -28,7 +28,7 @@ class Diagnostics:
     evaluations: int = 0
     """Gradients computed, one that was ``given`` included."""
     skipped: bool = False
-    """Was the step passed over because of a non-finite loss or gradient?"""
+    """Was the step skipped because of a non-finite loss or gradient?"""
     _losses: list[Loss | None] = field(default_factory=list, repr=False)
     _norms: list[Tensor] = field(default_factory=list, repr=False)
     _cosine: Tensor | None = field(default=None, repr=False)

@@ -94,7 +94,7 @@ class Lookahead(Wrapper):
 
     @property
     def skipped(self) -> int:
-        """Steps that the base passed over because of a non-finite loss or gradient."""
+        """Steps that the base skipped because of a non-finite loss or gradient."""
         return int(getattr(self.base, "skipped", 0))
 
     @property

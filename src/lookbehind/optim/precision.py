@@ -32,5 +32,5 @@ def check_finite(loss: Loss | None, norm: Tensor, scaled_norm: Tensor, where: st
         seen = "" if shown is None else f"loss {float(shown):g}, "
         raise NonFiniteError(
             f"{where}: {seen}gradient norm {float(norm):g}. The weights are as before the step. Lower the learning "
-            'rate or rho, look at this minibatch, or choose nonfinite="skip" to pass over such steps'
+            'rate or rho, look at this minibatch, or choose nonfinite="skip" to go on without such steps'
         )

@@ -76,13 +76,13 @@ def average_over_ranks(parameters: Sequence[Tensor], model: nn.Module | None, to
         having = torch.tensor([p.grad is not None for p in members], dtype=dtype, device=device)
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in members]
         flat = torch.cat([*(part.reshape(-1) for part in parts), having, told.reshape(1).to(having)])
+        flat.div_(world)  # before they are added up, which could overflow in half precision
         torch.distributed.all_reduce(flat, group=group)
-        flat.div_(world)
         *means, anywhere, heard = flat.split([*(p.numel() for p in members), len(members), 1])
         for i, (parameter, mean) in enumerate(zip(members, means, strict=True)):
             if parameter.grad is not None:
                 parameter.grad.copy_(mean.view_as(parameter))
             elif bool(anywhere[i]):
                 parameter.grad = mean.view_as(parameter).clone()
-    answer: Tensor = heard[0]
+    answer: Tensor = heard[0].real if heard.is_complex() else heard[0]
     return answer

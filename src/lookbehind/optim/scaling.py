@@ -1,4 +1,4 @@
-"""fp16 with torch's GradScaler: every evaluation is unscaled once, and one overflow passes over the whole step."""
+"""fp16 with torch's GradScaler: every evaluation is unscaled once, and one overflow skips the whole step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOW_TO_SCALE = """\
 
 
 class Overflowed(NonFiniteError):  # noqa: N818, a reason to go on, not an error that anybody sees
-    """A scaled gradient overflowed: the step is passed over and the scale lowered."""
+    """A scaled gradient overflowed: the step is skipped and the scale lowered."""
 
 
 def check_scaler(scaler: object) -> None:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from lookbehind.optim import descent as descents
 from lookbehind.optim.ascent import (
     COUNTERS,
+    NAMES,
     Leaf,
     Rule,
     check_keys,
@@ -85,7 +86,7 @@ class SharpnessAware(Wrapper):
         clip: :class:`~lookbehind.clip_norm` or :class:`~lookbehind.clip_value`, of the gradient of every base step.
         scaler: a ``torch.amp.GradScaler``, for fp16. The closure calls ``scaler.scale(loss).backward()`` and returns
             the unscaled loss; the optimizer unscales, and calls ``scaler.update()``. An overflow in any evaluation
-            passes over the whole step (the base's state is put back too) and lowers the scale. Give every optimizer a
+            skips the whole step (the base's state is put back too) and lowers the scale. Give every optimizer a
             scaler of its own.
         ranks: of several processes with DistributedDataParallel: they climb ``"together"``, along the gradient of the
             whole minibatch, or ``"apart"``, each along its own, which is m-SAM with the ranks' parts as micro-batches
@@ -201,7 +202,7 @@ class SharpnessAware(Wrapper):
 
     @property
     def skipped(self) -> int:
-        """Steps that were passed over because of a non-finite loss or gradient."""
+        """Steps that were skipped because of a non-finite loss or gradient."""
         return self._counter("ascent_skipped")
 
     @property
@@ -324,13 +325,14 @@ class SharpnessAware(Wrapper):
             "ranks",
         )
         # whether names are known decides what ASAM scales
-        named = all("param_names" in group for group in self.param_groups)
+        named = all(NAMES in group for group in self.param_groups)
         return {**{name: getattr(self, name) for name in names}, "named": named}
 
     def _load(self, state_dict: dict[str, Any]) -> None:
-        before = [{key: g[key] for key in ("ascent_rho", "ascent_eta") if key in g} for g in self.param_groups]
+        before = [{key: g[key] for key in ("ascent_rho", "ascent_eta", NAMES) if key in g} for g in self.param_groups]
         super()._load(state_dict)
         for group, own in zip(self.param_groups, before, strict=True):
+            group.pop(NAMES, None)  # they decide what ASAM scales: this optimizer's own, not those of the state
             group.update({key: value for key, value in own.items() if key not in group})  # a plain state lacks them
 
     def _saved(self) -> dict[str, Any]:

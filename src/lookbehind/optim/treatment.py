@@ -40,6 +40,7 @@ class Treatment:
     clip: Clip | None
     scaling: Scaling | None
     _overflowed: Tensor | None = None
+    _unclipped: Tensor | None = None  # the norm before the clipping
 
     def evaluated(self) -> AbstractContextManager[Any]:
         """Around the user's forward and backward pass."""
@@ -51,10 +52,15 @@ class Treatment:
         if self.scaling is not None:
             self.scaling.unscale(self.parameters, given=given)
         if self.clip is not None and self.clip.ascent:
-            self.clip(self._gradients())
+            gradients = self._gradients()
+            if self.check or self.scaling is not None:  # entries cut to a limit would hide that they were infinite
+                self._unclipped = total_norm(norms(gradients), gradients)
+            self.clip(gradients)
 
     def checked(self, loss: Loss | None, norm: Tensor, scaled_norm: Tensor, where: str) -> None:
         """Raise if what was evaluated is not finite."""
+        if self._unclipped is not None:
+            norm, self._unclipped = norm + 0 * self._unclipped, None
         if not self.apart:
             self._check(None if several_ranks() else loss, loss, norm, scaled_norm, where)
         elif self.scaling is not None:  # the others are told with the next average
