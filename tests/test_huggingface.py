@@ -417,7 +417,7 @@ class ForgetsTheLoss(SharpnessAwareTrainer):
         (
             {"sharpness": lambda base: lb.SAM(base, scaler=torch.amp.GradScaler("cpu"))},
             ValueError,
-            "scaler=: leave it away; the optimizer gets the Trainer's own",
+            "scaler=: leave it out; the optimizer gets the Trainer's own",
         ),
         ({"sharpness": lambda base: lb.SAM(base, ranks="apart")}, ValueError, "ranks='apart': .* ranks='together'"),
         (

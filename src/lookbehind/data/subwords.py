@@ -63,7 +63,7 @@ class Subwords:
         """Words of the target language from numbers."""
         symbols = self.target.symbols
         rows = ((symbols[n] for n in sentence if n not in (START, PADDING, END)) for sentence in sentences)
-        # a word that is not known stands for itself
+        # <unk> is a word of its own
         words = ("".join(f"{s} " if s == SPECIAL[UNKNOWN] else s for s in row) for row in rows)
         return [" ".join(row.replace(END_OF_WORD, " ").split()) for row in words]
 

@@ -61,7 +61,7 @@ class SharpnessAwareTrainer(Trainer):
         sharpness: makes the optimizer from the base optimizer.
 
     Attributes:
-        sharpness_aware: the optimizer, from the begin of ``train()``; ``sharpness_aware.last`` tells of the last step.
+        sharpness_aware: the optimizer, from the start of ``train()``; ``sharpness_aware.last`` tells of the last step.
 
     For a Trainer with another base class put this one first: ``class Mine(SharpnessAwareTrainer, Seq2SeqTrainer)``.
 
@@ -109,12 +109,12 @@ class SharpnessAwareTrainer(Trainer):
             if optimizer.clip is not None:
                 raise ValueError(
                     f"clip={optimizer.clip} and max_grad_norm={self.args.max_grad_norm}: the gradient would be clipped "
-                    "twice. Give max_grad_norm=0 to TrainingArguments, or leave clip= away"
+                    "twice. Give max_grad_norm=0 to TrainingArguments, or leave clip= out"
                 )
             optimizer.clip = clip_norm(self.args.max_grad_norm)
         scaler = self.accelerator.scaler
         if optimizer.scaler is not None and optimizer.scaler is not scaler:
-            raise ValueError("scaler=: leave it away; the optimizer gets the Trainer's own GradScaler")
+            raise ValueError("scaler=: leave it out; the optimizer gets the Trainer's own GradScaler")
         optimizer.scaler = scaler
         optimizer.register_step_pre_hook(self._arguments_of_step)
         return optimizer

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lookbehind.measures.unchanged import same_modes
+
 
 @dataclass(frozen=True)
 class Score:
@@ -33,11 +35,10 @@ def score(
     Example:
         >>> score(model, [(images, labels)]).accuracy
     """
-    modes = {module: module.training for module in model.modules()}
     loss, right, count = 0.0, 0, 0
     sums: list[tuple[Tensor, Tensor]] = []
-    model.eval()
-    try:
+    with same_modes(model):
+        model.eval()
         for inputs, labels in batches:
             with autocast():
                 logits = model(inputs)
@@ -46,9 +47,6 @@ def score(
             right_here = (logits.argmax(1) == labels) & ~logits.isnan().any(1)
             sums.append((total, right_here.sum()))  # read at the end: nothing waits for the device
             count += len(labels)
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     for total, correct in sums:
         loss += float(total)
         right += int(correct)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-PADDING = 1  # in both dictionaries
+PADDING = 1  # in both dictionaries, as of lookbehind.data.subwords
 POSITIONS = 1024  # the longest sentence
 
 KeysValues = tuple[Tensor, Tensor]
@@ -196,7 +196,7 @@ class Transformer(nn.Module):
         source: size of the source dictionary.
         target: size of the target dictionary.
         layers: of the encoder, and as many of the decoder.
-        width: d, an even multiple of ``heads``.
+        width: d, even and a multiple of ``heads``.
         hidden: of the feed-forward parts.
         heads: of every attention.
         dropout: of embeddings, and of what is added to the residual path.
@@ -215,7 +215,9 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         if width % heads or width % 2 or width < 4:
-            raise ValueError(f"width={width} with heads={heads}: give an even multiple of the heads, from 4 on")
+            raise ValueError(
+                f"width={width} with heads={heads}: give an even number from 4 on that is a multiple of the heads"
+            )
         self.source, self.target = Embedding(source, width, dropout), Embedding(target, width, dropout)
         size = (width, hidden, heads, dropout)
         self.encoder = nn.ModuleList(EncoderLayer(*size) for _ in range(layers))

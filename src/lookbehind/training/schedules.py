@@ -50,11 +50,6 @@ class Course:
         return steps
 
     @property
-    def epochs(self) -> int:
-        """Epochs that are begun."""
-        return -(-self.steps // self.steps_per_epoch)
-
-    @property
     def length(self) -> float:
         """In epochs; with a gradient budget the last may be a part of one."""
         return self.steps / self.steps_per_epoch
