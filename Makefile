@@ -3,15 +3,17 @@
 # make lint   style and types
 # make bench  measure speed and memory, as ratios
 # make dist   build sdist and wheel into dist/, and try the wheel in an environment with torch alone
+# make minimum  the tests with the oldest supported versions (Python 3.10, torch 2.6), in .venv-minimum
 # make docs   build the documentation into site/, strictly
 PYTHON ?= python3
 VENV ?= .venv
+OLDEST_PYTHON ?= python3.10
 RUN := $(VENV)/bin
 # the constraints hold for the build environment too
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint bench docs dist figures clean
+.PHONY: demo test minimum lint bench docs dist figures clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "setting up $(VENV): a minute or two, once"
@@ -25,6 +27,12 @@ demo: $(VENV)/.installed
 # one torch thread per worker: two workers fill two cores
 test: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+# old versions of other libraries warn of much, and what needs a newer torch skips itself
+minimum:
+	test -x .venv-minimum/bin/python || $(OLDEST_PYTHON) -m venv .venv-minimum
+	PIP_CONSTRAINT=$(CURDIR)/constraints-minimum.txt .venv-minimum/bin/python -m pip install --quiet --editable '.[test]'
+	OMP_NUM_THREADS=1 .venv-minimum/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -W default
 
 lint: $(VENV)/.installed
 	$(RUN)/ruff check .
@@ -50,4 +58,4 @@ figures: $(VENV)/.installed
 	$(RUN)/python docs/idea.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache dist out site
+	rm -rf $(VENV) .venv-minimum .mypy_cache .pytest_cache .ruff_cache dist out site

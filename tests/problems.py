@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import lookbehind as lb
 
+OLD_TORCH = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7)
 Make = Callable[[torch.optim.Optimizer], torch.optim.Optimizer]
 
 METHODS: dict[str, Make] = {

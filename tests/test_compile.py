@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import torch
-from problems import METHODS, batch, closure_for, distance, net, same, sgd, values
+from problems import METHODS, OLD_TORCH, batch, closure_for, distance, net, same, sgd, values
 
 import lookbehind as lb
 
@@ -54,6 +54,7 @@ def test_options_do_not_compile_again(options):
 @pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler, which inductor needs"
 )
+@pytest.mark.skipif(OLD_TORCH, reason="needs torch 2.7")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_with_torchs_own_compiler():
     model, twin = net(torch.float32), net(torch.float32)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from problems import CLIMBING, METHODS, batch, closure_for, distance, loss_of, net, same, sgd, values
+from problems import CLIMBING, METHODS, OLD_TORCH, batch, closure_for, distance, loss_of, net, same, sgd, values
 from ranks import Ranks
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 import lookbehind as lb
+
+pytestmark = pytest.mark.skipif(OLD_TORCH, reason="FSDP2 on the CPU needs torch 2.7")
 
 POLICIES = {
     "plain": lambda: {},

@@ -123,7 +123,8 @@ def decoded(paths: Sequence[Path], cache: Path) -> Tensor:
 
     The cache is a .npy file of 1 + N images, of which the first is a mark: a digest of the files' names, sizes and
     times, of Pillow's version and of the pixels. With any other mark it is not used and is written again. It is mapped,
-    so that processes share its pages, and read once to check it; where it cannot be written, the files are decoded every time.
+    so that processes share its pages, and read once to check it; where it cannot be written, the files are decoded
+    every time.
     """
     files = hashlib.sha256(PIL.__version__.encode())
     for path in map(str, paths):
