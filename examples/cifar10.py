@@ -32,12 +32,13 @@ parser.add_argument("--rho", type=float, default=0.05)
 parser.add_argument("--k", type=int, default=2)
 parser.add_argument("--alpha", type=float, default=0.5)
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--out", type=Path, default=Path("out/cifar10.pt"), help="the checkpoint")
+parser.add_argument("--out", type=Path, help="the checkpoint; out/DATA-MODEL-seedN.pt if not given")
 
 
 def main(arguments=None):
     """Train, and give the accuracy of every epoch."""
     args = parser.parse_args(arguments)
+    args.out = args.out or Path("out") / f"{args.data}-{args.model}-seed{args.seed}.pt"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(args.seed)
     data = load(args.data, args.data_dir)

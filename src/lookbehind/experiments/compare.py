@@ -17,7 +17,7 @@ from lookbehind.experiments.pool import Ended, Notice, Told, run_all, warnings_t
 from lookbehind.experiments.results import Row, curve, row
 from lookbehind.optim.checks import count, one_of
 from lookbehind.training.loop import Parts
-from lookbehind.training.measuring import Measured, Measures, measured, missing
+from lookbehind.training.measuring import Measured, Measures, measured, missing, whole_records
 from lookbehind.training.records import Record
 from lookbehind.training.run import Run, with_overrides
 from lookbehind.training.settings import Settings
@@ -163,10 +163,7 @@ def unfinished(comparison: Comparison) -> list[tuple[str, Run]]:
 
 
 def _done(run: Run, comparison: Comparison) -> bool:
-    records = finished_records(run, comparison.storage)
-    if records is None:
-        return False
-    return records[-1]["diverged"] or not missing(comparison.storage.directory(run), comparison.measures)
+    return whole_records(run, comparison.storage, comparison.measures) is not None
 
 
 def _earlier(out: Path) -> tuple[str, float]:

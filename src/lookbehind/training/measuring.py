@@ -24,8 +24,10 @@ from lookbehind.measures.sharpness import RADII, m_sharpness
 from lookbehind.measures.unchanged import several
 from lookbehind.optim.checks import count, non_negative, one_of, positive
 from lookbehind.training.evaluate import finished_files, trained
+from lookbehind.training.job import Job
 from lookbehind.training.loop import Training
-from lookbehind.training.train import Storage, as_the_run_says
+from lookbehind.training.records import Record
+from lookbehind.training.train import Storage, as_the_run_says, finished_records
 
 ANALOG_SIGMAS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1)
 BITS = (8, 6, 5, 4, 3, 2)
@@ -274,6 +276,14 @@ def missing(directory: Path, measures: Measures) -> list[str]:
     known = _read(directory / "measures.json")
     wanted = {name: _plain(measures.settings(name, directory)) for name in measures.measures}
     return [name for name, settings in wanted.items() if known.get(name, {}).get("settings") != settings]
+
+
+def whole_records(run: Job, storage: Storage, measures: Measures) -> list[Record] | None:
+    """The records of a run that is trained and measured, or that diverged; None where something is still to do."""
+    records = finished_records(run, storage)
+    if records is None or records[-1]["diverged"] or not missing(storage.directory(run), measures):
+        return records
+    return None
 
 
 def _unless(stop: Callable[[], bool]) -> None:

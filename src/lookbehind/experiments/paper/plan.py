@@ -17,8 +17,8 @@ from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.scales import SCALES, Scale, Task, changed, with_checkpoints
 from lookbehind.optim.checks import count, one_of
 from lookbehind.training.job import Job
-from lookbehind.training.measuring import Measures, measured, missing
-from lookbehind.training.train import Storage, finished_records
+from lookbehind.training.measuring import Measures, measured, whole_records
+from lookbehind.training.train import Storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,9 +162,9 @@ def known(wanted: Reproduction, name: str, runs: Iterable[Job]) -> dict[str, Out
     measures = replace(wanted.at.measures, measures=experiment(name).measures)
     found: dict[str, Outcome] = {}
     for run in runs:
-        records = finished_records(run, wanted.storage)
-        place = wanted.storage.directory(run)
-        if records is not None and (records[-1]["diverged"] or not missing(place, measures)):
+        records = whole_records(run, wanted.storage, measures)
+        if records is not None:
+            place = wanted.storage.directory(run)
             found[run.id] = Outcome(run, records, {} if records[-1]["diverged"] else measured(place, measures))
     return found
 
@@ -183,7 +183,7 @@ def runs_of(wanted: Reproduction) -> list[tuple[Job, Measures]]:
 
 def unfinished(wanted: Reproduction) -> list[tuple[Job, Measures]]:
     """The runs that still have to be trained or measured, of this part."""
-    return [(run, m) for run, m in _part(wanted, runs_of(wanted)) if not _done(run, m, wanted.storage)]
+    return [(run, m) for run, m in _part(wanted, runs_of(wanted)) if whole_records(run, wanted.storage, m) is None]
 
 
 def _part(wanted: Reproduction, runs: list[tuple[Job, Measures]]) -> list[tuple[Job, Measures]]:
@@ -204,10 +204,3 @@ def cost_in_trainings(wanted: Reproduction) -> float:
             for arm in wanted.arms_of(name, task):
                 costs |= {run.id: run.cost / one for run in arm.runs(task, wanted.seeds_of(name))}
     return sum(costs.values())
-
-
-def _done(run: Job, measures: Measures, storage: Storage) -> bool:
-    records = finished_records(run, storage)
-    if records is None:
-        return False
-    return bool(records[-1]["diverged"]) or not missing(storage.directory(run), measures)
