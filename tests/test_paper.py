@@ -29,7 +29,8 @@ from lookbehind.experiments.paper.findings import Findings, Outcome
 from lookbehind.experiments.paper.grid import Arm, in_words, radius, table_1
 from lookbehind.experiments.paper.plan import Reproduction, runs_of, unfinished
 from lookbehind.experiments.paper.reproduce import reproduce
-from lookbehind.experiments.paper.scales import LAPTOP, PAPER, SMOKE, changed
+from lookbehind.experiments.paper.scale import changed
+from lookbehind.experiments.paper.scales import LAPTOP, PAPER, SMOKE
 from lookbehind.experiments.paper.table10 import part
 from lookbehind.experiments.pool import Coming, Ended
 from lookbehind.training.run import with_overrides

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lookbehind.experiments.paper.findings import Findings
 from lookbehind.experiments.paper.grid import Arm
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.shown import Heading, Output
 
 

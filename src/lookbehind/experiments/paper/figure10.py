@@ -9,7 +9,7 @@ from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.paper.experiment import CIFAR_TASKS, Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, adaptive, written
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
 

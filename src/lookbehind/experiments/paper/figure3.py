@@ -9,7 +9,7 @@ from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings, measure
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, in_words, radius, rows_at_radii, rows_at_radius
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.paper.tables import sharpness_table
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output

@@ -6,7 +6,7 @@ from lookbehind.experiments.claims import Claim, judged
 from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, in_words, written
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.paper.tables import draw_curves
 from lookbehind.experiments.shown import Output
 

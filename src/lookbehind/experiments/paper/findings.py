@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from lookbehind.experiments.paper.grid import Arm
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.results import Spread, spread
 from lookbehind.training.job import Job
 from lookbehind.training.measuring import Measured

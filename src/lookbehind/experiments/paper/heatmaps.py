@@ -8,7 +8,7 @@ from lookbehind.experiments.claims import Claim, Verdict, judged
 from lookbehind.experiments.figures import heatmap_figure
 from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, default, over_k_and_alpha, written
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
 

@@ -14,7 +14,8 @@ from lookbehind.experiments.compare import workers_for
 from lookbehind.experiments.paper.catalogue import experiment
 from lookbehind.experiments.paper.findings import PROTOCOLS, Findings, Outcome
 from lookbehind.experiments.paper.grid import Arm
-from lookbehind.experiments.paper.scales import SCALES, Scale, Task, changed, with_checkpoints
+from lookbehind.experiments.paper.scale import Scale, Task, changed, with_checkpoints
+from lookbehind.experiments.paper.scales import SCALES
 from lookbehind.optim.checks import count, one_of
 from lookbehind.training.job import Job
 from lookbehind.training.measuring import Measures, measured, whole_records

@@ -14,7 +14,7 @@ from lookbehind.experiments.paper.catalogue import experiment
 from lookbehind.experiments.paper.checkpoints import Checkpoint
 from lookbehind.experiments.paper.findings import Findings
 from lookbehind.experiments.paper.plan import Reproduction, check_rows, known, runs_of_experiment, unfinished
-from lookbehind.experiments.paper.scales import Task
+from lookbehind.experiments.paper.scale import Task
 from lookbehind.experiments.pool import Coming, Ended, Told, run_all
 from lookbehind.training.job import Job
 from lookbehind.training.measuring import Measures

@@ -9,7 +9,7 @@ from lookbehind.experiments.paper.experiment import ALL_TASKS, Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, adaptive, lookbehind, over_k, written
 from lookbehind.experiments.paper.numbers import TABLE_10
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.shown import Output
 
 

@@ -11,7 +11,7 @@ from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings, chosen
 from lookbehind.experiments.paper.grid import Arm, written
 from lookbehind.experiments.paper.numbers import TABLE_2
-from lookbehind.experiments.paper.scales import LifelongGrid, Scale, Task
+from lookbehind.experiments.paper.scale import LifelongGrid, Scale, Task
 from lookbehind.experiments.paper.tables import JUDGED, missing_words
 from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, with_std

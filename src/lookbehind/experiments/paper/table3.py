@@ -6,7 +6,7 @@ from lookbehind.experiments.claims import Claim
 from lookbehind.experiments.paper import numbers
 from lookbehind.experiments.paper.experiment import ALL_TASKS, Experiment
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, adaptive, lookbehind, plain
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.paper.tables import accuracy_output
 
 

@@ -18,7 +18,7 @@ from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import Cell, Findings, chosen
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, written
 from lookbehind.experiments.paper.numbers import TABLE_4_TRANSLATION
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.paper.tables import missing_words
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output

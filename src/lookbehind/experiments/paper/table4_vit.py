@@ -13,7 +13,7 @@ from lookbehind.experiments.claims import Claim
 from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, radius, written
 from lookbehind.experiments.paper.numbers import TABLE_4_VIT
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.paper.tables import accuracy_output
 
 RADII = {"sam": (1.0,), "asam": (1.0, 2.0, 5.0)}  # of the default: 0.05; the best of 0.1, 0.2 and 0.5

@@ -7,7 +7,7 @@ from lookbehind.experiments.paper.experiment import ALL_TASKS, Experiment
 from lookbehind.experiments.paper.findings import Findings
 from lookbehind.experiments.paper.grid import FAMILIES, Arm, plain
 from lookbehind.experiments.paper.numbers import BEST_EPOCHS
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import with_std
 

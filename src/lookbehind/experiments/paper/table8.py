@@ -6,7 +6,7 @@ from lookbehind.experiments.claims import Claim
 from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, radius, written
 from lookbehind.experiments.paper.numbers import TABLE_8
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.paper.tables import accuracy_output
 
 

@@ -8,7 +8,7 @@ from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.findings import REPORTED, Findings
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, written
 from lookbehind.experiments.paper.numbers import TABLE_9
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, with_std
 

@@ -12,7 +12,7 @@ from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.paper.findings import REPORTED, Cell, Findings, chosen, measure
 from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.numbers import Numbers
-from lookbehind.experiments.paper.scales import Scale, Task
+from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, loss, with_std
