@@ -42,7 +42,7 @@ def write_index(directory: Path) -> Path:
 def _counted(what: str, counts: Counter[str]) -> str:
     if not counts:
         return ""
-    return f"Of {counts.total()} {what}: {', '.join(f'{number} {word}' for word, number in counts.most_common())}. "
+    return f"Of {counts.total()} {what}: {', '.join(f'{word} {number}' for word, number in counts.most_common())}. "
 
 
 def _line(name: str, verdict: dict[str, Any]) -> list[str]:
