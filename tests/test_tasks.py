@@ -67,6 +67,14 @@ def test_seeds_draw_other_classes_and_other_held_out_images():
     assert torch.equal(one.tasks[0].validation.pixels, same.tasks[0].validation.pixels)
     assert one.order == same.order != other.order
 
+    def held_out(stream):
+        pixels = torch.cat([task.validation.pixels for task in stream.tasks])
+        return {(int(p[0, 0, 0]), int(p[0, 0, 1])) for p in pixels}
+
+    assert held_out(one) == held_out(same)
+    # three of thirty in each of 20 classes: by chance some are the same, most are not
+    assert len(held_out(one) & held_out(other)) < 20
+
 
 def test_the_first_tasks_do_not_depend_on_how_many_there_are():
     data = numbered(20, 30, 10)
