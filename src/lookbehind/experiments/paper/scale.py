@@ -75,6 +75,8 @@ class TranslationGrid:
     tasks: tuple[Task, ...]
     rhos: tuple[float, ...] = (1.0,)
     """In units of the default radii, for SAM and ASAM and for Lookbehind alike."""
+    lrs: tuple[float, ...] = (1.0,)
+    """In units of the usual learning rate, for all rows alike: Lookbehind moves about alpha k times as far with it."""
 
 
 @dataclass(frozen=True)

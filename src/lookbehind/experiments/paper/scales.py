@@ -191,6 +191,7 @@ LAPTOP = Scale(
                 "IWSLT'14",
             ),
         ),
+        lrs=(1.0, 0.5),
     ),
 )
 TINY = Settings(data="digits", epochs=2, batch_size=100, validation=60, batchnorm="all", evaluate_every=2)

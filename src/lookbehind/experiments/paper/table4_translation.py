@@ -31,18 +31,24 @@ ALPHAS: dict[str, float | str] = {"": 0.8, ", adaptive alpha": ADAPTIVE}
 def arms(task: Task, scale: Scale) -> list[Arm]:
     """Adam, SAM and ASAM, and Lookbehind with k = 2 and a new minibatch per ascent step."""
     settings = task.translation
-    found = [Arm("Adam", ("adamw",))]
+    usual = float(settings.run("adamw", 0).filled.lr or 0.0)
+    # the usual one is not written, so that a run is the same with and without a search
+    rates: list[dict[str, float]] = [
+        {} if lr == 1 else {"lr": float(f"{usual * lr:.6g}")} for lr in scale.translation.lrs
+    ]
+    found = [Arm("Adam", tuple(written("adamw", **lr) for lr in rates))]
     if settings.gradients is None:
         epochs = settings.run("adamw", 0).whole_epochs
-        found.append(Arm(LONGER, (written("adamw", epochs=2 * epochs),)))
+        found.append(Arm(LONGER, tuple(written("adamw", epochs=2 * epochs, **lr) for lr in rates)))
     for family in FAMILIES:
         default = settings.asam_rho if family == "asam" else settings.rho
         radii = [float(f"{default * factor:.6g}") for factor in scale.translation.rhos]
-        found.append(Arm(family.upper(), tuple(written(family, rho=rho) for rho in radii)))
+        searched: list[dict[str, float]] = [{"rho": rho, **lr} for lr in rates for rho in radii]
+        found.append(Arm(family.upper(), tuple(written(family, **one) for one in searched)))
         found += [
             Arm(
                 f"Lookbehind-{family.upper()}{words}",
-                tuple(written(f"lookbehind-{family}-switching", rho=rho, k=2, alpha=alpha) for rho in radii),
+                tuple(written(f"lookbehind-{family}-switching", k=2, alpha=alpha, **one) for one in searched),
             )
             for words, alpha in ALPHAS.items()
         ]
