@@ -470,6 +470,9 @@ def test_the_command(smoke, capsys):
         (["table1", "--change", "nothing"], "give NAME=VALUE"),
         (["table1", "figure5", "--search-seeds", "1"], "figure5 shows more than every row"),
         (["table1", "--search-seeds", "0"], "search_seeds=0"),
+        (["table2", "--search-tasks", "0"], "search_tasks=0"),
+        (["table2", "--search-tasks", "3"], "search_tasks=3: digits, 3 tasks has 3 tasks; give fewer"),
+        (["table1", "--search-tasks", "2"], "search_tasks=2: table1 is no lifelong learning"),
         (["table1", "table2", "--rows", "ER + SGD"], "table1 has none of them"),
         (["table1", "--jobs", "0"], "jobs=0"),
         (["table1", "--rows", "ER", "SGD"], "rows='ER': choose one of 'SGD'"),
@@ -543,3 +546,41 @@ def test_a_search_with_few_seeds_leaves_the_best_settings_to_the_others(tmp_path
         assert line[1].startswith(f"{np.mean(values):.2f}")
         assert line[4] == chosen[protocol].partition(":")[2].replace(",", ", ").replace("=", " ")
     assert "searched with the first 1" in (page / "report.html").read_text()
+
+
+def test_lifelong_settings_can_be_searched_on_the_first_tasks(tmp_path):
+    """Chosen by the first two tasks alone, trained on all three; a row without a choice is not searched."""
+    wanted = Reproduction(
+        experiments=("table2",),
+        scale="smoke",
+        rows=("SGD", "ER + SGD, 1 replayed image"),
+        seeds=2,
+        search_seeds=1,
+        search_tasks=2,
+        jobs=1,
+        storage=Storage(out=tmp_path),
+    )
+    settings = SMOKE.lifelong.tasks[0].settings
+    candidates = [f"sgd:lr={lr:g}" for lr in SMOKE.lifelong.lrs]
+    only = "er+sgd:lr=0.03,replay=1"
+    shorter = [replace(settings, tasks=2).run(one, 0) for one in candidates]
+    whole = [settings.run(only, seed) for seed in range(2)]
+    assert {run.id for run, _ in runs_of(wanted)} == {run.id for run in shorter + whole}
+    page = reproduce(wanted)["table2"]
+    assert unfinished(wanted) == []
+
+    def end(run):
+        return json.loads((wanted.storage.directory(run) / "records.jsonl").read_text().splitlines()[-1])
+
+    results = json.loads((page / "results.json").read_text())
+    for table in results["tables"]:
+        key = "validation_accuracy" if "honest" in table["title"] else "best_test_accuracy"
+        best = candidates[max(range(2), key=lambda i: end(shorter[i])[key])]
+        line = next(line for line in table["lines"] if line[0] == "SGD")
+        assert line[7] == best.partition(":")[2].replace("=", " ")
+        values = [end(settings.run(best, seed))["test_accuracy"] for seed in range(2)]
+        assert line[1].startswith(f"{np.mean(values):.2f}")
+        assert "of the first 2 tasks" in table["note"]
+        line = next(line for line in table["lines"] if line[0] == "ER + SGD, 1 replayed image")
+        assert line[1].startswith(f"{np.mean([end(run)['test_accuracy'] for run in whole]):.2f}")
+    assert "searched on the first 2 tasks" in (page / "report.html").read_text()

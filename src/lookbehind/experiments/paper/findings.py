@@ -121,13 +121,19 @@ class Findings:
         self, task: Task, arm: Arm, by: str | Callable[[Outcome], float | None], *, least: bool = False
     ) -> Cell | None:
         """Of a row's methods the one with the greatest (or least) mean; those that are incomplete are out."""
-        cells = [cell for one in arm.candidates if (cell := self.cell(task, one, self.searching)).complete]
-        ranked = [(mean, cell) for cell in cells if (mean := cell.mean(by)) is not None]
-        if not ranked:
-            return None
-        found = (min if least else max)(ranked, key=lambda pair: pair[0])[1]
-        whole = self.cell(task, found.candidate)
-        return whole if whole.complete else None
+        found = self.choice(task, arm, by, least=least)
+        whole = None if found is None else self.cell(task, found)
+        return whole if whole is not None and whole.complete and whole.mean(by) is not None else None
+
+    def choice(
+        self, task: Task, arm: Arm, by: str | Callable[[Outcome], float | None], *, least: bool = False
+    ) -> str | None:
+        """The same by its name, of those that the search has finished."""
+        if len(arm.candidates) == 1:
+            return arm.candidates[0]
+        cells = [cell for one in arm.candidates if (cell := self.cell(task.searched, one, self.searching)).complete]
+        ranked = [(mean, cell.candidate) for cell in cells if (mean := cell.mean(by)) is not None]
+        return (min if least else max)(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 
 def chosen(findings: Findings, task: Task, arms: Sequence[Arm], protocol: str) -> dict[str, Cell]:

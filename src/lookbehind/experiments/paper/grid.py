@@ -25,6 +25,10 @@ class Arm:
         """All runs, candidate by candidate."""
         return [task.settings.run(one, seed) for one in self.candidates for seed in seeds]
 
+    def search(self, task: Task, seeds: range) -> list[Job]:
+        """The runs among which its settings are chosen; none where the task has a search and there is no choice."""
+        return [] if task.search is not None and len(self.candidates) == 1 else self.runs(task.searched, seeds)
+
 
 def radius(task: Task, family: str, factor: float = 1.0) -> float:
     """A multiple of the task's default radius."""

@@ -14,7 +14,7 @@ from lookbehind.experiments.compare import workers_for
 from lookbehind.experiments.paper.catalogue import experiment
 from lookbehind.experiments.paper.findings import PROTOCOLS, Findings, Outcome
 from lookbehind.experiments.paper.grid import Arm
-from lookbehind.experiments.paper.scale import Scale, Task, changed, with_checkpoints
+from lookbehind.experiments.paper.scale import Scale, Task, changed, with_checkpoints, with_search
 from lookbehind.experiments.paper.scales import SCALES
 from lookbehind.optim.checks import count, one_of
 from lookbehind.training.job import Job
@@ -39,6 +39,9 @@ class Reproduction:
     search_seeds: int | None = None
     """Search the settings of a row with so many of the seeds; the others train only what was chosen, which saves most
     of a table's cost. All seeds search if not given."""
+    search_tasks: int | None = None
+    """Lifelong learning: search the settings of a row on the first so many tasks of the stream, and train what was
+    chosen on all of them."""
     change: tuple[str, ...] = ()
     """Settings of all runs, NAME=VALUE, where the paper does not say or says two things: weight_decay=5e-4 eta=0.01."""
     jobs: int | None = None
@@ -62,6 +65,8 @@ class Reproduction:
         count("first_seed", self.first_seed, at_least=0)
         if self.search_seeds is not None:
             count("search_seeds", self.search_seeds)
+        if self.search_tasks is not None:
+            count("search_tasks", self.search_tasks)
         if self.jobs is not None:
             count("jobs", self.jobs)
         changed(SCALES[self.scale], self.change, ())
@@ -72,7 +77,15 @@ class Reproduction:
         """The scale with its changes, and with the networks that are made for it."""
         scale = SCALES[self.scale]
         keys = {task.key for name in self.experiments for task in scale.tasks_of(experiment(name).tasks)}
-        return with_checkpoints(changed(scale, self.change, keys), self.storage.out)
+        scale = changed(scale, self.change, keys)
+        if self.search_tasks is not None:
+            scale = with_search(scale, self.search_tasks)
+        return with_checkpoints(scale, self.storage.out)
+
+    @property
+    def searches_first(self) -> bool:
+        """Do some runs become known only when others are finished?"""
+        return self.search_seeds is not None or self.search_tasks is not None
 
     def seeds_of(self, name: str) -> range:
         """The seeds of an experiment."""
@@ -116,6 +129,10 @@ def check_rows(wanted: Reproduction) -> None:
     """Does every experiment have rows to choose from, and these rows? Before the first run, not on the way."""
     if wanted.search_seeds is not None:
         _check_rows_only("search_seeds", wanted.search_seeds, wanted.experiments)
+    if wanted.search_tasks is not None:
+        for name in wanted.experiments:
+            if any(task.search is None for task in wanted.at.tasks_of(experiment(name).tasks)):
+                raise ValueError(f"search_tasks={wanted.search_tasks}: {name} is no lifelong learning; leave it out")
     if not wanted.rows:
         return
     _check_rows_only("rows", wanted.rows, wanted.experiments)
@@ -133,29 +150,32 @@ def check_rows(wanted: Reproduction) -> None:
 def runs_of_experiment(wanted: Reproduction, name: str) -> list[Job]:
     """The runs of a table or figure, each once, seed by seed, so that one can stop early.
 
-    With ``search_seeds`` those of the other seeds are known, and here, once a row's search is finished.
+    With ``search_seeds`` those of the other seeds, and with ``search_tasks`` those on all tasks, are known, and here,
+    once a row's search is finished.
     """
-    scale, searching = wanted.at, wanted.searching(name)
+    scale, searching, seeds = wanted.at, wanted.searching(name), wanted.seeds_of(name)
     runs: dict[str, Job] = {}
     rows = [(task, arm) for task in scale.tasks_of(experiment(name).tasks) for arm in wanted.arms_of(name, task)]
     for seed in searching:
-        runs |= {run.id: run for task, arm in rows for run in arm.runs(task, range(seed, seed + 1))}
-    others = wanted.seeds_of(name)[len(searching) :]
-    if others:
+        runs |= {run.id: run for task, arm in rows for run in arm.search(task, range(seed, seed + 1))}
+    if wanted.searches_first:
         tasks = tuple(scale.tasks_of(experiment(name).tasks))
-        found = Findings(scale, searching, tasks, known(wanted, name, runs.values()))
+        found = Findings(scale, searching, tasks, known(wanted, name, runs.values()), searching)
         best = [(task, chosen) for task, arm in rows for chosen in _searched(found, task, arm)]
-        for seed in others:
-            runs |= {run.id: run for task, arm in best for run in arm.runs(task, range(seed, seed + 1))}
+        for seed in seeds:
+            one = range(seed, seed + 1)
+            runs |= {
+                run.id: run for task, arm in best if task.search or seed not in searching for run in arm.runs(task, one)
+            }
     return list(runs.values())
 
 
 def _searched(found: Findings, task: Task, arm: Arm) -> Iterator[Arm]:
     """What a finished search chose, by each protocol."""
-    if all(run.id in found.known for run in arm.runs(task, found.seeds)):
+    if all(run.id in found.known for run in arm.search(task, found.seeds)):
         for protocol in found.protocols:
-            if (best := found.best(task, arm, PROTOCOLS[protocol])) is not None:
-                yield Arm(arm.name, (best.candidate,))
+            if (best := found.choice(task, arm, PROTOCOLS[protocol])) is not None:
+                yield Arm(arm.name, (best,))
 
 
 def known(wanted: Reproduction, name: str, runs: Iterable[Job]) -> dict[str, Outcome]:
@@ -190,7 +210,7 @@ def unfinished(wanted: Reproduction) -> list[tuple[Job, Measures]]:
 def _part(wanted: Reproduction, runs: list[tuple[Job, Measures]]) -> list[tuple[Job, Measures]]:
     """This job's of an array of jobs."""
     first, step = wanted.part
-    if wanted.search_seeds is None:
+    if not wanted.searches_first:
         return runs[first::step]
     # the runs behind a search become known at another time in every job, so their order cannot tell whose they are
     return [one for one in runs if int(sha256(one[0].id.encode()).hexdigest(), 16) % step == first]

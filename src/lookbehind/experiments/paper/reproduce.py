@@ -13,6 +13,7 @@ from lookbehind.experiments.cluster import run_all_on_ray
 from lookbehind.experiments.paper.catalogue import experiment
 from lookbehind.experiments.paper.checkpoints import Checkpoint
 from lookbehind.experiments.paper.findings import Findings
+from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.plan import Reproduction, check_rows, known, runs_of_experiment, unfinished
 from lookbehind.experiments.paper.scale import Task
 from lookbehind.experiments.pool import Coming, Ended, Told, run_all
@@ -41,7 +42,7 @@ def reproduce(
     check_rows(wanted)
     tried: set[str] = set()
     # what follows a search is known when it is finished; the jobs of an array do not wait for each other
-    for _ in range(0 if not wanted.train else 2 if wanted.search_seeds and wanted.shard is None else 1):
+    for _ in range(0 if not wanted.train else 2 if wanted.searches_first and wanted.shard is None else 1):
         todo = [(run, measures) for run, measures in unfinished(wanted) if run.id not in tried]
         tried.update(run.id for run, _ in todo)
         _train(wanted, todo, listen)
@@ -95,7 +96,7 @@ def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str,
     runs = runs_of_experiment(wanted, name)
     tasks = tuple(scale.tasks_of(this.tasks))
     # rows that were not asked for are shown too, if they are there
-    every = [run for task in tasks for arm in this.arms(task, scale) for run in arm.runs(task, seeds)]
+    every = [run for task in tasks for arm in this.arms(task, scale) for run in _all_runs(arm, task, seeds)]
     found = known(wanted, name, every)
     lacking = sum(run.id not in found for run in runs)
     notices = list(dict.fromkeys(errors))
@@ -116,9 +117,16 @@ def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str,
     return out
 
 
+def _all_runs(arm: Arm, task: Task, seeds: range) -> list[Job]:
+    """Whatever a page may show of a row, trained or not."""
+    return [*arm.search(task, seeds), *arm.runs(task, seeds)]
+
+
 def _settings(wanted: Reproduction, tasks: Sequence[Task], seeds: range, finished: int, runs: int) -> dict[str, Any]:
     searched = min(wanted.search_seeds or len(seeds), len(seeds))
     searching = "" if wanted.search_seeds is None else f"; settings were searched with the first {searched}"
+    if wanted.search_tasks is not None:
+        searching += f"; settings were searched on the first {wanted.search_tasks} tasks"
     return {
         "scale": f"{wanted.scale}: {wanted.at.about}",
         "seeds": f"{seeds.start} to {seeds.stop - 1}{searching}",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from lookbehind.data.tasks import STREAMS
 from lookbehind.experiments.paper.checkpoints import Checkpoint
 from lookbehind.lifelong.run import LifelongSettings
 from lookbehind.training.measuring import Measures
@@ -29,6 +30,13 @@ class Task:
     """Only k = 2 was run there."""
     checkpoint: Checkpoint | None = None
     """The network to fine-tune, made before the first run; its settings then name no other."""
+    search: LifelongSettings | None = None
+    """What the settings of its rows are searched with, where that is shorter than the task itself."""
+
+    @property
+    def searched(self) -> Task:
+        """The task that settings are searched on."""
+        return self if self.search is None else replace(self, settings=self.search, search=None)
 
     @property
     def images(self) -> Settings:
@@ -140,6 +148,20 @@ def changed(scale: Scale, words: Sequence[str], keys: Collection[str]) -> Scale:
     lifelong = replace(scale.lifelong, tasks=with_values(scale.lifelong.tasks))
     translation = replace(scale.translation, tasks=with_values(scale.translation.tasks))
     return replace(scale, tasks=with_values(scale.tasks), lifelong=lifelong, translation=translation)
+
+
+def with_search(scale: Scale, tasks: int) -> Scale:
+    """The scale with the settings of lifelong learning searched on the first tasks of each stream."""
+
+    def shorter(task: Task) -> Task:
+        if not isinstance(task.settings, LifelongSettings):
+            raise TypeError(f"{task.title} is not a stream of tasks")
+        own = task.settings.tasks or STREAMS[task.settings.data].tasks
+        if tasks >= own:
+            raise ValueError(f"search_tasks={tasks}: {task.title} has {own} tasks; give fewer, or leave it out")
+        return replace(task, search=replace(task.settings, tasks=tasks))
+
+    return replace(scale, lifelong=replace(scale.lifelong, tasks=tuple(map(shorter, scale.lifelong.tasks))))
 
 
 def with_checkpoints(scale: Scale, out: Path) -> Scale:

@@ -16,10 +16,6 @@ from lookbehind.experiments.paper.tables import JUDGED, missing_words
 from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, with_std
 
-SAID = {
-    "paper": "Protocol of the paper: settings chosen by the test images, so too good.",
-    "honest": "Settings chosen by the average accuracy on held-out images of all tasks; test images in the end.",
-}
 AVERAGE = "Multistep-SAM, average"
 META = ("Lookahead-C-MAML", "Lookbehind-C-MAML")
 RESTARTED = "Lookbehind-C-MAML, restarted at the climbed point"
@@ -119,6 +115,14 @@ def show(findings: Findings) -> Output:
     return output
 
 
+def _said(task: Task, protocol: str) -> str:
+    """How the settings of the rows were chosen."""
+    which = "all tasks" if task.search is None else f"the first {task.search.tasks} tasks"
+    if protocol == "paper":
+        return f"Protocol of the paper: settings chosen by the test images of {which}, so too good."
+    return f"Settings chosen by the average accuracy on held-out images of {which}; test images of all in the end."
+
+
 def _table(task: Task, protocol: str, rows: Sequence[Arm], cells: Mapping[str, Cell], findings: Findings) -> Grid:
     heads = ["method", "accuracy %", "forgetting", "less than at first", "when learned %", "paper, accuracy",
              "paper, forgetting", "settings", "gradients"]  # fmt: skip
@@ -138,9 +142,9 @@ def _table(task: Task, protocol: str, rows: Sequence[Arm], cells: Mapping[str, C
         f" {' or '.join(map(count, sorted(images)))} training images per task (the paper: 2,250)." if images else ""
     )
     note = (
-        f"{SAID[protocol]}{learned} Forgetting is from the best time on, without the last task (the paper's); 'less "
-        "than at first' is from when a task had just been learned, over all tasks (La-MAML's, which the paper copies "
-        "in its row of Lookahead-C-MAML)."
+        f"{_said(task, protocol)}{learned} Forgetting is from the best time on, without the last task (the paper's); "
+        "'less than at first' is from when a task had just been learned, over all tasks (La-MAML's, which the paper "
+        "copies in its row of Lookahead-C-MAML)."
     )
     return Grid(f"{task.title}, {protocol} protocol", note, heads, lines)
 

@@ -91,9 +91,9 @@ def sharpness_table(title: str, cells: Mapping[str, Cell], family: str) -> Grid:
 
 def missing_words(findings: Findings, task: Task, arm: Arm) -> str:
     """Why a row has no number."""
-    searched = [findings.cell(task, one, findings.searching) for one in arm.candidates]
+    searched = [findings.cell(task.searched, one, findings.searching) for one in arm.candidates]
     finished = all(len(cell.outcomes) == cell.seeds for cell in searched)
-    diverged = any(findings.cell(task, one).diverged for one in arm.candidates)
+    diverged = any(findings.cell(where, one).diverged for one in arm.candidates for where in (task, task.searched))
     return "N/A: a seed diverged" if finished and diverged else "not finished"
 
 
