@@ -13,23 +13,26 @@ from lookbehind.bench.peers import peers
 from lookbehind.bench.problems import problems
 from lookbehind.bench.run import PARTS, Bench, bench, cells
 from lookbehind.bench.steps import difference_to_the_authors
-from lookbehind.bench.timing import Measured, interleaved, ratio
+from lookbehind.bench.timing import Effort, Measured, interleaved, ratio
 
 
 def test_works_take_turns_beginning_with_another_one_each_time():
     calls = []
-    times = interleaved({name: lambda name=name: calls.append(name) for name in "abc"}, 3, warm_up=1)
+    times = interleaved({name: lambda name=name: calls.append(name) for name in "abc"}, Effort(3), warm_up=1)
     assert "".join(calls) == "abc" + "abc" + "bca" + "cab"
     assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3, "c": 3}
 
 
-def test_a_ratio_is_the_median_of_the_ratios_of_the_repetitions(monkeypatch):
+def test_a_ratio_is_that_of_the_least_times_with_the_quartiles_of_all(monkeypatch):
     found = ratio({"a": [2.0, 9.0, 4.0], "b": [1.0, 3.0, 1.0]}, "a", "b", "", "", at_most=2.9)
-    assert (found.value, found.low, found.high) == (3.0, 2.5, 3.5)
-    assert found.reached is False
+    assert (found.value, found.median, found.low, found.high) == (2.0, 3.0, 2.5, 3.5)
+    assert found.reached is True
     clock = count()
     monkeypatch.setattr(timing, "perf_counter", lambda: next(clock))
-    assert interleaved({"a": lambda: None}, 2)["a"] == [1, 1]
+    assert interleaved({"a": lambda: None}, Effort(2))["a"] == [1, 1]
+    # short works go on until they have taken their time together
+    assert interleaved({"a": lambda: None, "b": lambda: None}, Effort(2, seconds=7)) == {"a": [1] * 4, "b": [1] * 4}
+    assert Effort(9, 2.0).at_most(3) == Effort(3, 2.0)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from lookbehind.bench.memory import buffers
 from lookbehind.bench.pipeline import pipeline
 from lookbehind.bench.problems import Problem, problems
 from lookbehind.bench.sharpness import sharpness
-from lookbehind.bench.timing import Measured
-from lookbehind.optim.checks import count, one_of
+from lookbehind.bench.timing import Effort, Measured
+from lookbehind.optim.checks import count, non_negative, one_of
 
 PARTS = ("steps", "authors", "peers", "growth", "memory", "sharpness", "pipeline", "import")
 
@@ -29,7 +29,9 @@ class Bench:
     only: tuple[str, ...] = ()
     """Some of: steps, authors, peers, growth, memory, sharpness, pipeline, import. All if not given."""
     repetitions: int = 15
-    """Of every work; the median of the ratios of all repetitions is shown, with quartiles."""
+    """Of every work at least; the least time of each counts, and the quartiles of the ratios are shown."""
+    seconds: float = 8.0
+    """Short works are repeated more often, until those that take turns have taken so long together."""
     tiny: bool = False
     """Networks of no size: shows in seconds that it works, and nothing else."""
     threads: int = 1
@@ -42,6 +44,7 @@ class Bench:
             one_of("only", part, PARTS)
         count("repetitions", self.repetitions)
         count("threads", self.threads)
+        non_negative("seconds", self.seconds)
 
 
 def bench(wanted: Bench, tell: Callable[[str], None] = lambda what: None) -> list[Measured]:
@@ -66,6 +69,7 @@ def _write(wanted: Bench, found: Iterable[Measured]) -> None:
 
     about = {
         "repetitions": wanted.repetitions,
+        "seconds": wanted.seconds,
         "threads": wanted.threads,
         "tiny": wanted.tiny,
         "versions": versions(),
@@ -80,24 +84,25 @@ def _write(wanted: Bench, found: Iterable[Measured]) -> None:
 def _part(part: str, wanted: Bench) -> Iterator[tuple[str, Callable[[], Iterable[Measured]]]]:
     """The pieces of a part, each with its name; they are measured when they are called."""
     n, tiny = wanted.repetitions, wanted.tiny
+    effort = Effort(n, 0.0 if tiny else wanted.seconds)
     known = problems(tiny=tiny) if part in ("steps", "authors", "peers", "growth") else {}
     for problem in known.values():
-        yield problem.name, lambda problem=problem: _on(part, problem, n, tiny)  # type: ignore[misc]
+        yield problem.name, lambda problem=problem: _on(part, problem, effort, tiny)  # type: ignore[misc]
     if part == "memory":
         yield "", buffers
     elif part == "sharpness":
-        yield "", lambda: sharpness(min(n, 7), 8 if tiny else 128)
+        yield "", lambda: sharpness(effort.at_most(7), 8 if tiny else 128)
     elif part == "pipeline":
         yield "", lambda: pipeline(min(n, 7), 256 if tiny else 12_800)
     elif part == "import":
         yield "", lambda: [importing(min(n, 7))]
 
 
-def _on(part: str, problem: Problem, n: int, tiny: bool) -> Iterable[Measured]:
+def _on(part: str, problem: Problem, effort: Effort, tiny: bool) -> Iterable[Measured]:
     if part == "steps":
-        return steps.against_the_floor(problem, (1, 2) if tiny else (1, 2, 5, 10), n)
+        return steps.against_the_floor(problem, (1, 2) if tiny else (1, 2, 5, 10), effort)
     if part == "growth":
-        return [steps.growth(problem, (2, 3) if tiny else steps.GROWTH, max(1, n // 3))]
+        return [steps.growth(problem, (2, 3) if tiny else steps.GROWTH, effort.at_most(effort.repetitions // 3))]
     if part == "authors":
         k = 2 if tiny else 10
         same = Measured(
@@ -106,22 +111,23 @@ def _on(part: str, problem: Problem, n: int, tiny: bool) -> Iterable[Measured]:
             steps.difference_to_the_authors(problem, k),
             at_most=1e-9,
         )
-        return [same, steps.against_the_authors(problem, k, n)]
-    return steps.against_the_peers(problem, n)
+        return [same, steps.against_the_authors(problem, k, effort)]
+    return steps.against_the_peers(problem, effort)
 
 
 def lines(found: Iterable[Measured]) -> list[str]:
     """As a table of Markdown."""
     from lookbehind.experiments.markdown import table_lines
 
-    return table_lines(["what", "where", "measured", "quartiles", "must reach", ""], [*map(cells, found)])
+    return table_lines(["what", "where", "measured", "median", "quartiles", "must reach", ""], [*map(cells, found)])
 
 
 def cells(one: Measured) -> list[str]:
     """A line of the table."""
+    middle = "" if one.median is None else f"{one.median:.3g}"
     spread = "" if one.low is None or one.high is None else f"{one.low:.3g} to {one.high:.3g}"
     wanted = f"<= {one.at_most:.4g}" if one.at_most is not None else ""
     wanted = f">= {one.at_least:,.4g}" if one.at_least is not None else wanted
     verdict = {True: "reached", False: "**not reached**", None: ""}[one.reached]
     value = f"{one.value:,.0f}" if one.value >= 1000 else f"{one.value:.3g}"
-    return [one.what, one.where, f"{value} {one.unit}".strip(), spread, wanted, verdict]
+    return [one.what, one.where, f"{value} {one.unit}".strip(), middle, spread, wanted, verdict]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lookbehind.bench.timing import Measured, Work, interleaved, ratio
+from lookbehind.bench.timing import Effort, Measured, Work, interleaved, ratio
 from lookbehind.measures.sharpness import RADII, m_sharpness
 from lookbehind.models import build
 
@@ -19,7 +19,7 @@ def _loss(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
-def sharpness(repetitions: int, batch: int = 128) -> list[Measured]:
+def sharpness(effort: Effort, batch: int = 128) -> list[Measured]:
     """The floor is ``(R + b) / (R (1 + b))``, with R radii and b the cost of forward and backward over forward."""
     torch.manual_seed(0)
     model = build("resnet8-narrow", classes=10).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -41,7 +41,7 @@ def sharpness(repetitions: int, batch: int = 128) -> list[Measured]:
         "forward": forward,
         "forward and backward": forward_backward,
     }
-    times = interleaved(works, repetitions, warm_up=1)
+    times = interleaved(works, effort, warm_up=1)
     b, radii = median(times["forward and backward"]) / median(times["forward"]), len(RADII)
     floor = (radii + b) / (radii * (1 + b))
     what = f"sharpness at {radii} radii / one radius at a time"

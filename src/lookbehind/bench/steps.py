@@ -10,7 +10,7 @@ from torch import Tensor
 from lookbehind.bench.authors import AuthorsLookbehind
 from lookbehind.bench.peers import peers
 from lookbehind.bench.problems import ALPHA, LR, MOMENTUM, RHO, Problem
-from lookbehind.bench.timing import Measured, Work, interleaved, ratio
+from lookbehind.bench.timing import Effort, Measured, Work, interleaved, ratio
 from lookbehind.optim.methods import LookbehindSAM
 
 LIMITS = {"resnet": 1.03, "convnet": 1.10, "mlp": 1.30}
@@ -52,7 +52,7 @@ def floor(problem: Problem, k: int) -> Work:
     return work
 
 
-def against_the_floor(problem: Problem, ks: Sequence[int], repetitions: int) -> Iterator[Measured]:
+def against_the_floor(problem: Problem, ks: Sequence[int], effort: Effort) -> Iterator[Measured]:
     """Lookbehind's step over its floor, with the check for non-finite numbers and without."""
     for k in ks:
         works = {
@@ -60,29 +60,29 @@ def against_the_floor(problem: Problem, ks: Sequence[int], repetitions: int) -> 
             "propagate": lookbehind_step(problem, k, "propagate"),
             "floor": floor(problem, k),
         }
-        times = interleaved(works, repetitions)
+        times = interleaved(works, effort)
         what = f"Lookbehind step, k = {k} / ({k + 1} passes + {k} base steps)"
         yield ratio(times, "ours", "floor", what, problem.name, at_most=LIMITS.get(problem.name))
         yield ratio(times, "propagate", "floor", f'{what}, nonfinite="propagate"', problem.name)
 
 
-def growth(problem: Problem, ks: Sequence[int], repetitions: int) -> Measured:
+def growth(problem: Problem, ks: Sequence[int], effort: Effort) -> Measured:
     """How much the ratio to the floor changes over k: the greatest over the least."""
     works: dict[str, Work] = {}
     for k in ks:
         works |= {f"ours {k}": lookbehind_step(problem, k), f"floor {k}": floor(problem, k)}
-    times = interleaved(works, repetitions)
+    times = interleaved(works, effort)
     values = [ratio(times, f"ours {k}", f"floor {k}", "", "").value for k in ks]
     what = f"step / floor, the greatest over the least for k = {ks[0]} to {ks[-1]}"
     return Measured(what, problem.name, max(values) / min(values), at_most=1.05)
 
 
-def against_the_authors(problem: Problem, k: int, repetitions: int) -> Measured:
+def against_the_authors(problem: Problem, k: int, effort: Effort) -> Measured:
     """The authors' 2k evaluations and copies over our step."""
     works = {"authors": authors_step(problem, k), "ours": lookbehind_step(problem, k)}
     limit = AUTHORS.get(problem.name)
     what = f"the authors' way / ours, k = {k}"
-    return ratio(interleaved(works, repetitions), "authors", "ours", what, problem.name, at_least=limit)
+    return ratio(interleaved(works, effort), "authors", "ours", what, problem.name, at_least=limit)
 
 
 def difference_to_the_authors(problem: Problem, k: int, steps: int = 3) -> float:
@@ -113,16 +113,16 @@ def _authors_on(model: torch.nn.Module, closure: Callable[[], Tensor], k: int) -
     return lambda: optimizer.step(closure)
 
 
-def against_the_peers(problem: Problem, repetitions: int) -> Iterator[Measured]:
+def against_the_peers(problem: Problem, effort: Effort) -> Iterator[Measured]:
     """Our SAM and ASAM over the fastest of the others; and the fastest over itself, for the spread."""
     for name, adaptive in (("SAM", False), ("ASAM", True)):
         works: dict[str, Work] = {peer: make(*problem.fresh()) for peer, make in peers(adaptive).items()}
-        times = interleaved(works, repetitions)
+        times = interleaved(works, effort)
         others = [peer for peer in times if peer != "ours"]
-        fastest = min(others, key=lambda peer: sorted(times[peer])[len(times[peer]) // 2])
+        fastest = min(others, key=lambda peer: min(times[peer]))
         make = peers(adaptive)[fastest]
         twice = {fastest: make(*problem.fresh()), "again": make(*problem.fresh())}
-        spread = ratio(interleaved(twice, repetitions), "again", fastest, f"{name}: {fastest} / itself", problem.name)
+        spread = ratio(interleaved(twice, effort), "again", fastest, f"{name}: {fastest} / itself", problem.name)
         room = abs(spread.value - 1) + ((spread.high or 1.0) - (spread.low or 1.0)) / 2
         limit = 1.0 + room
         yield ratio(times, "ours", fastest, f"{name}: ours / the fastest peer ({fastest})", problem.name, at_most=limit)

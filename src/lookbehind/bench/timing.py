@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from statistics import median, quantiles
+from dataclasses import dataclass, replace
+from statistics import quantiles
 from time import perf_counter
 
 Work = Callable[[], object]
 Times = Mapping[str, list[float]]
 
 
-def interleaved(works: Mapping[str, Work], repetitions: int, warm_up: int = 2) -> dict[str, list[float]]:
+@dataclass(frozen=True)
+class Effort:
+    """How often works are repeated."""
+
+    repetitions: int
+    seconds: float = 0.0
+    """Short works are repeated more often, until all of them together have taken so long."""
+
+    def at_most(self, repetitions: int) -> Effort:
+        """The same with fewer repetitions."""
+        return replace(self, repetitions=max(1, min(self.repetitions, repetitions)))
+
+
+def interleaved(works: Mapping[str, Work], effort: Effort, warm_up: int = 2) -> dict[str, list[float]]:
     """Seconds of every work in every repetition; the works take turns, beginning with another one each time."""
     names = list(works)
     for work in works.values():
         for _ in range(warm_up):
             work()
     times: dict[str, list[float]] = {name: [] for name in names}
-    for repetition in range(repetitions):
-        first = repetition % len(names)  # the one after a heavy work finds cold caches: not always the same
+    done, taken = 0, 0.0
+    while done < effort.repetitions or taken < effort.seconds:
+        first = done % len(names)  # the one after a heavy work finds cold caches: not always the same
         for name in names[first:] + names[:first]:
             began = perf_counter()
             works[name]()
             times[name].append(perf_counter() - began)
+        done, taken = done + 1, sum(map(sum, times.values()))
     return times
 
 
@@ -35,10 +50,13 @@ class Measured:
     where: str
     """The network, or what else was measured on."""
     value: float
+    """Of the least times, where times were measured: what disturbs a measurement makes it longer, never shorter."""
+    median: float | None = None
+    """Of the ratios of all repetitions."""
     low: float | None = None
-    """Lower quartile over the repetitions."""
+    """Their lower quartile."""
     high: float | None = None
-    """Upper quartile."""
+    """Their upper quartile."""
     at_most: float | None = None
     at_least: float | None = None
     unit: str = ""
@@ -61,7 +79,7 @@ def ratio(
     at_most: float | None = None,
     at_least: float | None = None,
 ) -> Measured:
-    """The median over the repetitions of ``time(above) / time(below)``, with its quartiles."""
+    """The least ``time(above)`` over the least ``time(below)``, with the quartiles of their ratio."""
     found = [a / b for a, b in zip(times[above], times[below], strict=True)]
-    low, _, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
-    return Measured(what, where, median(found), low, high, at_most, at_least)
+    low, middle, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
+    return Measured(what, where, min(times[above]) / min(times[below]), middle, low, high, at_most, at_least)
