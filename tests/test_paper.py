@@ -584,3 +584,11 @@ def test_lifelong_settings_can_be_searched_on_the_first_tasks(tmp_path):
         line = next(line for line in table["lines"] if line[0] == "ER + SGD, 1 replayed image")
         assert line[1].startswith(f"{np.mean([end(run)['test_accuracy'] for run in whole]):.2f}")
     assert "searched on the first 2 tasks" in (page / "report.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table4-translation"])
+def test_runs_with_several_threads_share_the_cores(name, monkeypatch):
+    """By the threads of its own tasks, not of other experiments."""
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert Reproduction(experiments=(name,), scale="smoke").workers == 8
+    assert Reproduction(experiments=(name,), scale="smoke", change=("threads=2",)).workers == 4

@@ -104,7 +104,8 @@ class Reproduction:
     @property
     def workers(self) -> int:
         """Runs at a time."""
-        return workers_for(self.jobs, self.at.tasks[0].settings.threads)
+        tasks = [task for name in self.experiments for task in self.at.tasks_of(experiment(name).tasks)]
+        return workers_for(self.jobs, max(task.settings.threads for task in tasks))
 
     @property
     def part(self) -> tuple[int, int]:

@@ -130,7 +130,7 @@ SLICE = Settings(
 )
 LAPTOP = Scale(
     name="laptop",
-    about="2,000 images of CIFAR-10 at 16 x 16, a ResNet of 78,000 parameters, 30 epochs: SGD fits them all",
+    about="small enough for hours on two cores",
     tasks=(
         Task("slice", "2,000 images of CIFAR-10 (16 x 16), narrow ResNet-8", SLICE, "C10 RN-34"),
         Task(
@@ -197,7 +197,7 @@ LAPTOP = Scale(
 TINY = Settings(data="digits", epochs=2, batch_size=100, validation=60, batchnorm="all", evaluate_every=2)
 SMOKE = Scale(
     name="smoke",
-    about="the digits at 4 x 4, 2 epochs: shows in seconds that everything works, and nothing else",
+    about="shows in seconds that everything works, and nothing else",
     tasks=(
         Task("digits", "digits, 4 x 4, 2 epochs", replace(TINY, pool=2), "C10 RN-34"),
         Task(
