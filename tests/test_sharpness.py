@@ -56,6 +56,15 @@ def unchanged(model, before):
 # --- sharpness
 
 
+@pytest.mark.parametrize("neighbourhood", ["sam", "asam"])
+def test_where_the_loss_is_flat_nothing_rises_not_even_in_half_precision(neighbourhood):
+    """A gradient of zero has no direction; float16 would round a small guard against division by zero to zero."""
+    model = nn.Linear(4, 3).half()
+    part = torch.randn(8, 4).half()
+    found = m_sharpness(model, lambda m, x: (m(x) * 0).sum(), [part], radii=(0.5,), neighbourhood=neighbourhood)
+    assert found.values == (0.0,)
+
+
 def plain_sharpness(model, parts, radius, adaptive, steps, training):
     """As the formula says, one radius at a time, on copies."""
     rises = []

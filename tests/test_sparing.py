@@ -163,6 +163,30 @@ def test_the_average_is_what_is_measured_and_kept(digits, tmp_path):
     assert all(torch.equal(value, own[name]) for name, value in plain.model.state_dict().items())
 
 
+def test_the_average_of_lookahead_is_that_of_its_slow_weights(digits):
+    """They are its result; between two interpolations the model shows the fast ones."""
+    training = Training(Run(method="lookahead-sgd", k=4, alpha=0.5, average=0.7, **QUICK), digits)
+    named = dict(training.model.named_parameters())
+    wanted = {name: p.detach().double() for name, p in named.items()}
+    slow, steps = wanted, 0
+
+    def after_every_step(*_: object) -> None:
+        nonlocal wanted, slow, steps
+        steps += 1
+        now = {name: p.detach().double() for name, p in named.items()}
+        slow = now if steps % 4 == 0 else slow  # the model has them right after an interpolation
+        decay = min(0.7, (1 + steps) / (10 + steps))
+        wanted = {name: decay * old + (1 - decay) * slow[name] for name, old in wanted.items()}
+
+    training.optimizer.register_step_post_hook(after_every_step)
+    while not training.finished:
+        training.train_epoch(lambda: True)
+    assert steps == 6
+    kept = training.weights()
+    for name, value in wanted.items():
+        torch.testing.assert_close(kept[name].double(), value, rtol=1e-5, atol=1e-6)
+
+
 def test_an_average_goes_on_bit_for_bit(digits, tmp_path):
     run = Run(method="lookbehind-sam", k=2, average=0.9, every=2, **QUICK)
     whole = ended(run, digits)

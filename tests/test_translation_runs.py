@@ -353,6 +353,10 @@ def test_the_commands_train_write_a_page_and_translate(tmp_path, capsys):
     written.write_text(f"{end['examples'][0][0]}\n\n{end['examples'][1][0]}\n")
     assert cli.main(["translate", str(directory), "--file", str(written), "--out", str(out)]) == 0
     assert out.read_text().splitlines() == [end["examples"][0][2], "", end["examples"][1][2]]
+    # a line has one translation, whatever else Unicode takes for the end of a line
+    written.write_text(f"{end['examples'][0][0]}\u2028\n{end['examples'][1][0]}\x85\n")
+    assert cli.main(["translate", str(directory), "--file", str(written), "--out", str(out)]) == 0
+    assert len(out.read_text().removesuffix("\n").split("\n")) == 2
     assert cli.main(["translate", str(directory), "Hunde", "--beam", "1"]) == 0
 
     wrong = {
