@@ -21,6 +21,7 @@ from lookbehind.experiments.claims import (
     quantile,
     unsteady_rows,
 )
+from lookbehind.experiments.figures import non_dominated
 from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.pages import interval, latex, verdict_lines
 from lookbehind.experiments.paper import numbers
@@ -470,6 +471,8 @@ def test_the_command(smoke, capsys):
         (["table1", "--change", "nothing"], "give NAME=VALUE"),
         (["table1", "figure5", "--search-seeds", "1"], "figure5 shows more than every row"),
         (["table1", "--search-seeds", "0"], "search_seeds=0"),
+        (["table1", "--fresh"], "fresh=True: give search_seeds too"),
+        (["table1", "--fresh", "--search-seeds", "2"], "fresh=True: all 2 seeds search; give more --seeds"),
         (["table2", "--search-tasks", "0"], "search_tasks=0"),
         (["table2", "--search-tasks", "3"], "search_tasks=3: digits, 3 tasks has 3 tasks; give fewer"),
         (["table1", "--search-tasks", "2"], "search_tasks=2: table1 is no lifelong learning"),
@@ -500,6 +503,48 @@ def test_all_claims_are_on_one_page(smoke):
         assert [row.split(" | ")[-1].rstrip(" |") for row in mine] == (
             [one["verdict"] for one in verdicts] or ["shown, not judged"]
         )
+
+
+# --- what a gain costs
+
+
+def test_what_nothing_cheaper_is_above():
+    points = {"a": (1, 5.0), "worse": (2, 4.0), "b": (2, 6.0), "same": (3, 6.0), "c": (4, 7.0), "none": (9, None)}
+    assert non_dominated(points) == ["a", "b", "c"]
+    assert non_dominated({}) == []
+
+
+def test_the_rows_of_the_frontier_cost_what_they_say():
+    """In gradients of plain SGD on the same task: k + 1 = 6 for all of Lookbehind, 2 for what competes with it."""
+    task = LAPTOP.task("c10-rn34")
+    arms = {arm.name: arm for arm in experiment("frontier").arms(task, LAPTOP)}
+    one = with_overrides(task.settings, "sgd", 0).cost
+    costs = {
+        name: {with_overrides(task.settings, c, 0).cost / one for c in arm.candidates} for name, arm in arms.items()
+    }
+    assert {name: round(min(found), 2) for name, found in costs.items() if len(found) == 1} == {
+        "SGD": 1.0,
+        "SAM": 2.0,
+        "SAM, matched step": 2.0,
+        "SAM, gradient repeated": 2.0,
+        "Lookbehind-SAM": 6.0,
+        "ASAM": 2.0,
+        "ASAM, matched step": 2.0,
+        "ASAM, gradient repeated": 2.0,
+        "Lookbehind-ASAM": 6.0,
+        "SAM, as many gradients": 6.0,
+        "Lookbehind, last quarter": 3.07,
+        "Lookbehind, last half": 4.0,
+        "Lookbehind, first quarter": 3.07,
+        "Lookbehind, first half": 4.0,
+        "Lookbehind, every 2nd": 3.5,
+        "Lookbehind, part climbs": 5.25,
+        "SGD, averaged": 1.0,
+        "SAM, averaged": 2.0,
+        "Lookbehind, averaged": 6.0,
+    }
+    assert arms["SAM, gradient repeated"].candidates[1] == "repeat-sam:rho=0.15,k=5,alpha=0.5"
+    assert arms["Lookbehind, last half"].candidates[0] == "sam+lookbehind-sam@15:rho=0.05,k=5,alpha=0.5"
 
 
 # --- rows and searches
@@ -546,6 +591,12 @@ def test_a_search_with_few_seeds_leaves_the_best_settings_to_the_others(tmp_path
         assert line[1].startswith(f"{np.mean(values):.2f}")
         assert line[4] == chosen[protocol].partition(":")[2].replace(",", ", ").replace("=", " ")
     assert "searched with the first 1" in (page / "report.html").read_text()
+    # and only those seeds that chose nothing
+    page = reproduce(replace(wanted, fresh=True, train=False))["table1"]
+    table = json.loads((page / "results.json").read_text())["tables"][0]
+    line = next(line for line in table["lines"] if line[0] == "Lookbehind-SAM")
+    assert line[1].startswith(f"{end(chosen['honest'], 1)['test_accuracy']:.2f}")
+    assert "the first 1, which are not shown" in (page / "report.html").read_text()
 
 
 def test_lifelong_settings_can_be_searched_on_the_first_tasks(tmp_path):

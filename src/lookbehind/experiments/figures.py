@@ -163,6 +163,41 @@ def scatter_figure(points: Mapping[str, tuple[Spread, Spread]], seen: Looks, xla
     return figure
 
 
+def non_dominated(points: Mapping[str, tuple[float, float | None]]) -> list[str]:
+    """Of points of a cost and a value those that nothing of the same or a lower cost is above, the cheapest first."""
+    known = {name: (cost, value) for name, (cost, value) in points.items() if value is not None}
+    found: list[str] = []
+    for name in sorted(known, key=lambda one: (known[one][0], -known[one][1])):
+        if not found or known[name][1] > known[found[-1]][1]:
+            found.append(name)
+    return found
+
+
+@drawn
+def frontier_figure(points: Mapping[str, tuple[int, Spread]], seen: Looks, ylabel: str) -> Figure:
+    """A value against gradient evaluations, with a line through what nothing cheaper is above."""
+    known = {name: (cost, value) for name, (cost, value) in points.items() if value["mean"] is not None}
+    means = {name: (float(cost), value["mean"] or 0.0) for name, (cost, value) in known.items()}
+    figure, axes = canvas(list(known))
+    axes.set_xscale("log", base=2)
+    beside = _beside(means)
+    best = [beside[name] for name in non_dominated(means)]
+    axes.plot([x for x, _ in best], [y for _, y in best], color=INK, linewidth=0.8, alpha=0.5, zorder=1)
+    for name, (x, y) in beside.items():
+        ink: dict[str, Any] = {"color": seen[name].color, "marker": seen[name].marker}
+        axes.errorbar(x, y, known[name][1]["std"], markersize=5, linewidth=0.9, capsize=1.5, **ink)
+    least = min(cost for cost, _ in means.values())
+    most = max(cost for cost, _ in means.values())
+    axes.set_xticks([least * 2**i for i in range(int(math.log2(most / least)) + 1)])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.margins(0.08)
+    ends = [y + side * (known[name][1]["std"] or 0.0) for name, (_, y) in means.items() for side in (-1, 1)]
+    axes.set_ylim(*_window(ends))
+    name_axes(axes, GRADIENTS, ylabel)
+    label(axes, beside, seen)
+    return figure
+
+
 @drawn
 def heatmap_figure(
     values: Sequence[Sequence[float | None]], columns: Sequence[str], rows: Sequence[str], what: str

@@ -64,7 +64,7 @@ def interval(one: Comparison) -> str:
 
 
 def _markdown(heading: Heading, output: Output, about: About, verdicts: Sequence[dict[str, str]]) -> str:
-    lines = [f"# {heading.title}", "", *([f"The paper: {heading.claim}", ""] if heading.claim else [])]
+    lines = [f"# {heading.title}", "", *([heading.said, ""] if heading.claim else [])]
     if verdicts:
         heads = ["claim", "where", "difference, 95 %", "verdict"]
         lines += [*table_lines(heads, [list(line.values()) for line in verdicts]), ""]

@@ -29,4 +29,9 @@ class Heading:
     id: str
     title: str
     claim: str
-    """What the paper says of it, in our words."""
+    """What the paper says of it, in our words; or, behind "Not in the paper: ", what we asked."""
+
+    @property
+    def said(self) -> str:
+        """The claim, and whose it is."""
+        return self.claim if not self.claim or self.claim.startswith("Not in the paper") else f"The paper: {self.claim}"

@@ -1,4 +1,4 @@
-"""All experiments of the paper by their ids."""
+"""All experiments by their ids: those of the paper, and what follows from them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ IDS = (
     *("table1", "table2", "table3", "table4-translation", "table4-vit", "table5", "table8", "table9", "table10"),
     *("figure1", "figure3", "figure4", "figure5", "figure6", "figure7", "figure8", "figure9", "figure10"),
     *("figure13", "figure14"),
+    "frontier",
 )
 
 

@@ -23,6 +23,8 @@ class Experiment(Heading):
     """Where the paper has another number than elsewhere."""
     best_of_rows: bool = False
     """Does it show every row at its best settings by either protocol, and nothing else?"""
+    one_protocol: bool = False
+    """By the first protocol only."""
 
 
 CIFAR_TASKS = ("c10-rn34", "c10-wrn", "c100-rn50", "c100-wrn")

@@ -39,6 +39,8 @@ class Reproduction:
     search_seeds: int | None = None
     """Search the settings of a row with so many of the seeds; the others train only what was chosen, which saves most
     of a table's cost. All seeds search if not given."""
+    fresh: bool = False
+    """Show only the seeds that have not searched: what is chosen looks better on those that chose it."""
     search_tasks: int | None = None
     """Lifelong learning: search the settings of a row on the first so many tasks of the stream, and train what was
     chosen on all of them."""
@@ -65,6 +67,8 @@ class Reproduction:
         count("first_seed", self.first_seed, at_least=0)
         if self.search_seeds is not None:
             count("search_seeds", self.search_seeds)
+        if self.fresh and self.search_seeds is None:
+            raise ValueError("fresh=True: give search_seeds too; else all seeds choose the settings")
         if self.search_tasks is not None:
             count("search_tasks", self.search_tasks)
         if self.jobs is not None:
@@ -96,6 +100,15 @@ class Reproduction:
     def searching(self, name: str) -> range:
         """Those of its seeds that all settings of a row are trained with."""
         return self.seeds_of(name)[: self.search_seeds]
+
+    def shown(self, name: str) -> range:
+        """Those of its seeds that the page shows."""
+        seeds = self.seeds_of(name)
+        if not self.fresh:
+            return seeds
+        if len(seeds) <= len(self.searching(name)):
+            raise ValueError(f"fresh=True: all {len(seeds)} seeds search; give more --seeds than --search-seeds")
+        return seeds[len(self.searching(name)) :]
 
     def arms_of(self, name: str, task: Task) -> list[Arm]:
         """The rows of an experiment that are wanted."""
@@ -130,6 +143,8 @@ def check_rows(wanted: Reproduction) -> None:
     """Does every experiment have rows to choose from, and these rows? Before the first run, not on the way."""
     if wanted.search_seeds is not None:
         _check_rows_only("search_seeds", wanted.search_seeds, wanted.experiments)
+    for name in wanted.experiments:
+        wanted.shown(name)
     if wanted.search_tasks is not None:
         for name in wanted.experiments:
             if any(task.search is None for task in wanted.at.tasks_of(experiment(name).tasks)):
@@ -162,7 +177,8 @@ def runs_of_experiment(wanted: Reproduction, name: str) -> list[Job]:
     if wanted.searches_first:
         tasks = tuple(scale.tasks_of(experiment(name).tasks))
         found = Findings(scale, searching, tasks, known(wanted, name, runs.values()), searching)
-        best = [(task, chosen) for task, arm in rows for chosen in _searched(found, task, arm)]
+        protocols = found.protocols[:1] if experiment(name).one_protocol else found.protocols
+        best = [(task, chosen) for task, arm in rows for chosen in _searched(found, task, arm, protocols)]
         for seed in seeds:
             one = range(seed, seed + 1)
             runs |= {
@@ -171,10 +187,10 @@ def runs_of_experiment(wanted: Reproduction, name: str) -> list[Job]:
     return list(runs.values())
 
 
-def _searched(found: Findings, task: Task, arm: Arm) -> Iterator[Arm]:
-    """What a finished search chose, by each protocol."""
+def _searched(found: Findings, task: Task, arm: Arm, protocols: Iterable[str]) -> Iterator[Arm]:
+    """What a finished search chose, by each of these protocols."""
     if all(run.id in found.known for run in arm.search(task, found.seeds)):
-        for protocol in found.protocols:
+        for protocol in protocols:
             if (best := found.choice(task, arm, PROTOCOLS[protocol])) is not None:
                 yield Arm(arm.name, (best,))
 

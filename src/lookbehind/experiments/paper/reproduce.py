@@ -113,7 +113,7 @@ def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str,
         notices=notices,
     )
     out = Path(wanted.storage.out) / wanted.scale / name
-    write_pages(out, this, this.show(Findings(scale, seeds, tasks, found, wanted.searching(name))), about)
+    write_pages(out, this, this.show(Findings(scale, wanted.shown(name), tasks, found, wanted.searching(name))), about)
     return out
 
 
@@ -127,6 +127,8 @@ def _settings(wanted: Reproduction, tasks: Sequence[Task], seeds: range, finishe
     searching = "" if wanted.search_seeds is None else f"; settings were searched with the first {searched}"
     if wanted.search_tasks is not None:
         searching += f"; settings were searched on the first {wanted.search_tasks} tasks"
+    if wanted.fresh:
+        searching += ", which are not shown"
     return {
         "scale": f"{wanted.scale}: {wanted.at.about}",
         "seeds": f"{seeds.start} to {seeds.stop - 1}{searching}",

@@ -1,0 +1,173 @@
+"""Not in the paper: what of Lookbehind's gain is left at a fraction of its gradients, and what else costs as much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from lookbehind.experiments.claims import Claim, judged
+from lookbehind.experiments.drawing import looks
+from lookbehind.experiments.figures import frontier_figure, non_dominated
+from lookbehind.experiments.measure_tables import Grid
+from lookbehind.experiments.paper.experiment import Experiment
+from lookbehind.experiments.paper.figure4 import robustness
+from lookbehind.experiments.paper.findings import Cell, Findings, Outcome, chosen
+from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, radius, written
+from lookbehind.experiments.paper.scale import Scale, Task
+from lookbehind.experiments.paper.tables import missing_words
+from lookbehind.experiments.pictures import Picture
+from lookbehind.experiments.shown import Output
+from lookbehind.experiments.table import accuracy, count, with_std
+
+ALPHA, DECAY, PART = 0.5, 0.99, 0.25
+REPEATED = (2.0, 3.0, 6.0)
+"""Radii of the repeated gradient, in units of the default one: it climbs once, where Lookbehind climbs k times."""
+HALVES = ("Lookbehind, first half", "Lookbehind, last half")
+Value = str | Callable[[Outcome], float | None]
+
+
+def _k(task: Task, scale: Scale) -> int:
+    ks = scale.values_of_k(task)
+    return 5 if 5 in ks else max(ks)
+
+
+def _family(family: str, task: Task, scale: Scale) -> list[Arm]:
+    """The radius tuned, the controls at the same cost, and Lookbehind itself."""
+    upper, k = family.upper(), _k(task, scale)
+    radii = [radius(task, family, factor) for factor in scale.few_rhos]
+    climbed = [written(f"lookbehind-{family}", rho=rho, k=k, alpha=ALPHA) for rho in radii[:2]]
+    repeated = [radius(task, family, factor) for factor in REPEATED]
+    return [
+        Arm(upper, tuple(written(family, rho=rho) for rho in radii)),
+        Arm(
+            f"{upper}, matched step",
+            tuple(written(f"{family}-matched", rho=rho, k=k, alpha=ALPHA) for rho in radii[:2]),
+        ),
+        Arm(
+            f"{upper}, gradient repeated",
+            tuple(written(f"repeat-{family}", rho=rho, k=k, alpha=ALPHA) for rho in repeated),
+        ),
+        Arm(f"Lookbehind-{upper}", (*climbed, written(f"lookbehind-{family}", rho=radii[0], k=k, alpha=ADAPTIVE))),
+    ]
+
+
+def arms(task: Task, scale: Scale) -> list[Arm]:
+    """SGD, both families, and what spares Lookbehind-SAM a part of its gradients."""
+    k, epochs = _k(task, scale), task.images.epochs or 1
+    radii = [radius(task, "sam", factor) for factor in scale.few_rhos]
+    larger = radii[1:] or radii
+
+    def sparing(name: str, method: str = "lookbehind-sam", **options: float | str) -> Arm:
+        return Arm(name, tuple(written(method, rho=rho, k=k, alpha=ALPHA, **options) for rho in radii[:2]))
+
+    def part(fraction: float, first: str, second: str) -> str:
+        return f"{first}+{second}@{max(1, round(fraction * epochs))}"
+
+    longer = str(round(epochs * (k + 1) / 2))
+    return [
+        Arm("SGD", ("sgd",)),
+        *(arm for family in FAMILIES for arm in _family(family, task, scale)),
+        Arm("SAM, as many gradients", tuple(written("sam", rho=rho, epochs=longer) for rho in larger)),
+        sparing("Lookbehind, last quarter", part(0.75, "sam", "lookbehind-sam")),
+        sparing("Lookbehind, last half", part(0.5, "sam", "lookbehind-sam")),
+        sparing("Lookbehind, first quarter", part(0.25, "lookbehind-sam", "sam")),
+        sparing("Lookbehind, first half", part(0.5, "lookbehind-sam", "sam")),
+        sparing("Lookbehind, every 2nd", every=2),
+        sparing("Lookbehind, part climbs", ascent_part=PART),
+        Arm("SGD, averaged", (written("sgd", average=DECAY),)),
+        Arm("SAM, averaged", tuple(written("sam", rho=rho, average=DECAY) for rho in larger)),
+        sparing("Lookbehind, averaged", average=DECAY),
+    ]
+
+
+def _claim(text: str, row: str, *than: str) -> Claim:
+    return Claim(f"not in the paper: {text}", (row,), than)
+
+
+CLAIMS = (
+    _claim("Lookbehind-SAM is above SGD and SAM at its best rho", "Lookbehind-SAM", "SGD", "SAM"),
+    _claim("Lookbehind-SAM is above SAM trained for as many gradients", "Lookbehind-SAM", "SAM, as many gradients"),
+    *(
+        _claim(
+            f"Lookbehind-{upper} is above one gradient of a larger rho, repeated: 2 evaluations in place of k + 1",
+            f"Lookbehind-{upper}",
+            f"{upper}, gradient repeated",
+        )
+        for upper in map(str.upper, FAMILIES)
+    ),
+    *(
+        _claim(f"{upper} with its gradient repeated is above plain {upper}", f"{upper}, gradient repeated", upper)
+        for upper in map(str.upper, FAMILIES)
+    ),
+    _claim(
+        "the gain comes early: Lookbehind in the first half is above Lookbehind in the last",
+        "Lookbehind, first half",
+        "Lookbehind, last half",
+    ),
+    _claim("all of Lookbehind-SAM is above a half of it", "Lookbehind-SAM", *HALVES),
+    _claim("averaged, SGD's weights are above the last ones", "SGD, averaged", "SGD"),
+    _claim("averaged, SAM's weights are above the last ones", "SAM, averaged", "SAM"),
+    _claim("averaged, Lookbehind's weights are above the last ones", "Lookbehind, averaged", "Lookbehind-SAM"),
+)
+
+
+def show(findings: Findings) -> Output:
+    """Every row at its best by held-out images: accuracy and robustness to noise over the gradients that they cost."""
+    output = Output()
+    protocol = findings.protocols[0]
+    for task in findings.tasks:
+        rows = arms(task, findings.scale)
+        cells = chosen(findings, task, rows, protocol)
+        keys: dict[str, Value] = {"test accuracy %": findings.reported, "accuracy % with noise": robustness}
+        output.tables.append(_table(task, rows, cells, findings))
+        for what, key in keys.items():
+            if len(cells) > 1:
+                output.pictures.append(_picture(task, cells, what, key))
+            values = {name: cell.values(key) for name, cell in cells.items()}
+            output.verdicts += [(f"{task.title}; {what}", judged(claim, values)) for claim in CLAIMS]
+    return output
+
+
+def _picture(task: Task, cells: Mapping[str, Cell], what: str, key: Value) -> Picture:
+    points = {name: (cell.gradients, cell.spread(key)) for name, cell in cells.items()}
+    name = "accuracy" if key != robustness else "noise"
+    caption = (
+        f"{task.title}. Mean and deviation over the seeds; settings chosen on held-out images. The line joins what "
+        "nothing cheaper is above."
+    )
+    figure = frontier_figure(points, looks(list(points)), what)
+    return Picture(f"frontier-{task.key}-{name}", f"{what.capitalize()} over its cost", caption, figure)
+
+
+def _table(task: Task, rows: Sequence[Arm], cells: Mapping[str, Cell], findings: Findings) -> Grid:
+    heads = ["method", "accuracy %", "BatchNorm re-estimated %", "with noise %", "training loss", "settings",
+             "gradients", "nothing cheaper is above"]  # fmt: skip
+    best = non_dominated({name: (cell.gradients, cell.mean(findings.reported)) for name, cell in cells.items()})
+    lines = []
+    for arm in rows:
+        cell = cells.get(arm.name)
+        if cell is None:
+            lines.append([arm.name, missing_words(findings, task, arm), *[""] * 6])
+            continue
+        keys: tuple[Value, ...] = (findings.reported, "recalibrated_test_accuracy", robustness)
+        numbers = [with_std(cell.spread(key), accuracy) for key in keys]
+        loss = cell.mean("train_loss")
+        numbers += ["" if loss is None else f"{loss:.3g}", cell.settings, count(cell.gradients)]
+        lines.append([arm.name, *numbers, "yes" if arm.name in best else ""])
+    note = (
+        "Settings chosen on held-out images. With noise: mean accuracy with every weight times N(1, sigma²), BatchNorm "
+        "re-estimated, over all sigma above 0."
+    )
+    return Grid(task.title, note, heads, lines)
+
+
+EXPERIMENT = Experiment(
+    id="frontier",
+    title="What Lookbehind's gain costs",
+    claim="Not in the paper: which of Lookbehind's gradients are worth their cost, and what else is to be had for it.",
+    tasks=("c10-rn34",),
+    arms=arms,
+    show=show,
+    measures=("noise",),
+    best_of_rows=True,
+    one_protocol=True,
+)
