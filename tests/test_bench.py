@@ -24,14 +24,19 @@ def test_works_take_turns_beginning_with_another_one_each_time():
 
 
 def test_a_ratio_is_that_of_the_least_times_with_the_quartiles_of_all(monkeypatch):
-    found = ratio({"a": [2.0, 9.0, 4.0], "b": [1.0, 3.0, 1.0]}, "a", "b", "", "", at_most=2.9)
-    assert (found.value, found.median, found.low, found.high) == (2.0, 3.0, 2.5, 3.5)
+    times = {"a": [[1.0, 1.0], [4.0, 5.0], [3.5, 0.5]], "b": [[1.0], [3.0], [1.0]]}
+    found = ratio(times, "a", "b", "", "", at_most=2.9)
+    assert (found.value, found.median, found.low, found.high) == (1.5, 3.0, 2.5, 3.5)
     assert found.reached is True
     clock = count()
     monkeypatch.setattr(timing, "perf_counter", lambda: next(clock))
-    assert interleaved({"a": lambda: None}, Effort(2))["a"] == [1, 1]
+    assert interleaved({"a": lambda: None}, Effort(2))["a"] == [[1], [1]]
+    assert interleaved({"a": timing.mark}, Effort(2))["a"] == [[1, 1], [1, 1]]
     # short works go on until they have taken their time together
-    assert interleaved({"a": lambda: None, "b": lambda: None}, Effort(2, seconds=7)) == {"a": [1] * 4, "b": [1] * 4}
+    assert interleaved({"a": lambda: None, "b": lambda: None}, Effort(2, seconds=7)) == {
+        "a": [[1]] * 4,
+        "b": [[1]] * 4,
+    }
     assert Effort(9, 2.0).at_most(3) == Effort(3, 2.0)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lookbehind.bench.timing import mark
 from lookbehind.models import build
 from lookbehind.models.convnet import StridedConvNet
 
@@ -31,9 +32,11 @@ class Problem:
         model = copy.deepcopy(self.network)
 
         def closure() -> Tensor:
+            mark()
             model.zero_grad()
             loss = F.cross_entropy(model(self.inputs), self.labels)
             loss.backward()
+            mark()
             return loss
 
         return model, closure

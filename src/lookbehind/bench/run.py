@@ -29,7 +29,8 @@ class Bench:
     only: tuple[str, ...] = ()
     """Some of: steps, authors, peers, growth, memory, sharpness, pipeline, import. All if not given."""
     repetitions: int = 15
-    """Of every work at least; the least time of each counts, and the quartiles of the ratios are shown."""
+    """Of every work at least. The least time of each of its pieces counts (a pass, and what lies between two of
+    them); the median and quartiles of whole times stand beside it."""
     seconds: float = 8.0
     """Short works are repeated more often, until those that take turns have taken so long together."""
     tiny: bool = False

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from statistics import median
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lookbehind.bench.timing import Effort, Measured, Work, interleaved, ratio
+from lookbehind.bench.timing import Effort, Measured, Work, interleaved, least, mark, ratio
 from lookbehind.measures.sharpness import RADII, m_sharpness
 from lookbehind.models import build
 
@@ -16,6 +14,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def _loss(model: nn.Module, batch: Batch) -> Tensor:
+    mark()
     return F.cross_entropy(model(batch[0]), batch[1])
 
 
@@ -42,7 +41,7 @@ def sharpness(effort: Effort, batch: int = 128) -> list[Measured]:
         "forward and backward": forward_backward,
     }
     times = interleaved(works, effort, warm_up=1)
-    b, radii = median(times["forward and backward"]) / median(times["forward"]), len(RADII)
+    b, radii = least(times["forward and backward"]) / least(times["forward"]), len(RADII)
     floor = (radii + b) / (radii * (1 + b))
     what = f"sharpness at {radii} radii / one radius at a time"
     return [

@@ -10,7 +10,7 @@ from torch import Tensor
 from lookbehind.bench.authors import AuthorsLookbehind
 from lookbehind.bench.peers import peers
 from lookbehind.bench.problems import ALPHA, LR, MOMENTUM, RHO, Problem
-from lookbehind.bench.timing import Effort, Measured, Work, interleaved, ratio
+from lookbehind.bench.timing import Effort, Measured, Work, interleaved, least, ratio
 from lookbehind.optim.methods import LookbehindSAM
 
 LIMITS = {"resnet": 1.03, "convnet": 1.10, "mlp": 1.30}
@@ -119,7 +119,7 @@ def against_the_peers(problem: Problem, effort: Effort) -> Iterator[Measured]:
         works: dict[str, Work] = {peer: make(*problem.fresh()) for peer, make in peers(adaptive).items()}
         times = interleaved(works, effort)
         others = [peer for peer in times if peer != "ours"]
-        fastest = min(others, key=lambda peer: min(times[peer]))
+        fastest = min(others, key=lambda peer: least(times[peer]))
         make = peers(adaptive)[fastest]
         twice = {fastest: make(*problem.fresh()), "again": make(*problem.fresh())}
         spread = ratio(interleaved(twice, effort), "again", fastest, f"{name}: {fastest} / itself", problem.name)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import quantiles
 from time import perf_counter
 
 Work = Callable[[], object]
-Times = Mapping[str, list[float]]
+Times = Mapping[str, list[list[float]]]
+"""Of every work and repetition the seconds of its pieces, one after the other."""
+_marks: list[float] = []
+
+
+def mark() -> None:
+    """Here a piece of a work ends and another begins; every repetition of a work has the same pieces."""
+    _marks.append(perf_counter())
 
 
 @dataclass(frozen=True)
@@ -24,22 +32,33 @@ class Effort:
         return replace(self, repetitions=max(1, min(self.repetitions, repetitions)))
 
 
-def interleaved(works: Mapping[str, Work], effort: Effort, warm_up: int = 2) -> dict[str, list[float]]:
-    """Seconds of every work in every repetition; the works take turns, beginning with another one each time."""
+def interleaved(works: Mapping[str, Work], effort: Effort, warm_up: int = 2) -> dict[str, list[list[float]]]:
+    """Seconds of the pieces of every work in every repetition.
+
+    The works take turns, beginning with another one each time.
+    """
     names = list(works)
     for work in works.values():
         for _ in range(warm_up):
             work()
-    times: dict[str, list[float]] = {name: [] for name in names}
+    times: dict[str, list[list[float]]] = {name: [] for name in names}
     done, taken = 0, 0.0
     while done < effort.repetitions or taken < effort.seconds:
         first = done % len(names)  # the one after a heavy work finds cold caches: not always the same
         for name in names[first:] + names[:first]:
-            began = perf_counter()
+            _marks.clear()
+            mark()
             works[name]()
-            times[name].append(perf_counter() - began)
-        done, taken = done + 1, sum(map(sum, times.values()))
+            mark()
+            times[name].append([end - begin for begin, end in pairwise(_marks)])
+            taken += _marks[-1] - _marks[0]
+        done += 1
     return times
+
+
+def least(repetitions: Sequence[Sequence[float]]) -> float:
+    """The time of a work that nothing disturbs: of every piece the least of all repetitions, added up."""
+    return float(sum(min(piece) for piece in zip(*repetitions, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -52,7 +71,7 @@ class Measured:
     value: float
     """Of the least times, where times were measured: what disturbs a measurement makes it longer, never shorter."""
     median: float | None = None
-    """Of the ratios of all repetitions."""
+    """Of the ratios of whole times in all repetitions."""
     low: float | None = None
     """Their lower quartile."""
     high: float | None = None
@@ -79,7 +98,7 @@ def ratio(
     at_most: float | None = None,
     at_least: float | None = None,
 ) -> Measured:
-    """The least ``time(above)`` over the least ``time(below)``, with the quartiles of their ratio."""
-    found = [a / b for a, b in zip(times[above], times[below], strict=True)]
+    """The :func:`least` time of ``above`` over that of ``below``, with the quartiles of the ratio of whole times."""
+    found = [sum(a) / sum(b) for a, b in zip(times[above], times[below], strict=True)]
     low, middle, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
-    return Measured(what, where, min(times[above]) / min(times[below]), middle, low, high, at_most, at_least)
+    return Measured(what, where, least(times[above]) / least(times[below]), middle, low, high, at_most, at_least)
