@@ -529,9 +529,9 @@ def test_the_rows_of_the_frontier_cost_what_they_say():
         "SAM, gradient repeated": 2.0,
         "Lookbehind-SAM": 6.0,
         "ASAM": 2.0,
-        "ASAM, matched step": 2.0,
         "ASAM, gradient repeated": 2.0,
         "Lookbehind-ASAM": 6.0,
+        "Lookbehind, adaptive": 6.0,
         "SAM, as many gradients": 6.0,
         "Lookbehind, last quarter": 3.07,
         "Lookbehind, last half": 4.0,
@@ -544,7 +544,7 @@ def test_the_rows_of_the_frontier_cost_what_they_say():
         "Lookbehind, averaged": 6.0,
     }
     assert arms["SAM, gradient repeated"].candidates[1] == "repeat-sam:rho=0.15,k=5,alpha=0.5"
-    assert arms["Lookbehind, last half"].candidates[0] == "sam+lookbehind-sam@15:rho=0.05,k=5,alpha=0.5"
+    assert arms["Lookbehind, last half"].candidates[0] == "sam+lookbehind-sam@15:rho=0.1,k=5,alpha=0.5"
 
 
 # --- rows and searches

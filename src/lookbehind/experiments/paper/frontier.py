@@ -31,7 +31,7 @@ def _k(task: Task, scale: Scale) -> int:
 
 
 def _family(family: str, task: Task, scale: Scale) -> list[Arm]:
-    """The radius tuned, the controls at the same cost, and Lookbehind itself."""
+    """The radius tuned, the control at the same cost, and Lookbehind itself."""
     upper, k = family.upper(), _k(task, scale)
     radii = [radius(task, family, factor) for factor in scale.few_rhos]
     climbed = [written(f"lookbehind-{family}", rho=rho, k=k, alpha=ALPHA) for rho in radii[:2]]
@@ -39,14 +39,10 @@ def _family(family: str, task: Task, scale: Scale) -> list[Arm]:
     return [
         Arm(upper, tuple(written(family, rho=rho) for rho in radii)),
         Arm(
-            f"{upper}, matched step",
-            tuple(written(f"{family}-matched", rho=rho, k=k, alpha=ALPHA) for rho in radii[:2]),
-        ),
-        Arm(
             f"{upper}, gradient repeated",
             tuple(written(f"repeat-{family}", rho=rho, k=k, alpha=ALPHA) for rho in repeated),
         ),
-        Arm(f"Lookbehind-{upper}", (*climbed, written(f"lookbehind-{family}", rho=radii[0], k=k, alpha=ADAPTIVE))),
+        Arm(f"Lookbehind-{upper}", tuple(climbed)),
     ]
 
 
@@ -56,21 +52,27 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
     radii = [radius(task, "sam", factor) for factor in scale.few_rhos]
     larger = radii[1:] or radii
 
-    def sparing(name: str, method: str = "lookbehind-sam", **options: float | str) -> Arm:
-        return Arm(name, tuple(written(method, rho=rho, k=k, alpha=ALPHA, **options) for rho in radii[:2]))
+    def sparing(name: str, **options: float | str) -> Arm:
+        return Arm(name, (written("lookbehind-sam", rho=larger[0], k=k, alpha=ALPHA, **options),))
 
-    def part(fraction: float, first: str, second: str) -> str:
-        return f"{first}+{second}@{max(1, round(fraction * epochs))}"
+    def switching(name: str, part: float, first: str, second: str) -> Arm:
+        method = f"{first}+{second}@{max(1, round(part * epochs))}"
+        return Arm(name, tuple(written(method, rho=rho, k=k, alpha=ALPHA) for rho in larger))
 
     longer = str(round(epochs * (k + 1) / 2))
     return [
         Arm("SGD", ("sgd",)),
         *(arm for family in FAMILIES for arm in _family(family, task, scale)),
+        Arm("Lookbehind, adaptive", (written("lookbehind-sam", rho=radii[0], k=k, alpha=ADAPTIVE),)),
+        Arm(
+            "SAM, matched step",
+            tuple(written("sam-matched", rho=rho, k=k, alpha=ALPHA) for rho in radii[:2]),
+        ),
         Arm("SAM, as many gradients", tuple(written("sam", rho=rho, epochs=longer) for rho in larger)),
-        sparing("Lookbehind, last quarter", part(0.75, "sam", "lookbehind-sam")),
-        sparing("Lookbehind, last half", part(0.5, "sam", "lookbehind-sam")),
-        sparing("Lookbehind, first quarter", part(0.25, "lookbehind-sam", "sam")),
-        sparing("Lookbehind, first half", part(0.5, "lookbehind-sam", "sam")),
+        switching("Lookbehind, last quarter", 0.75, "sam", "lookbehind-sam"),
+        switching("Lookbehind, last half", 0.5, "sam", "lookbehind-sam"),
+        switching("Lookbehind, first quarter", 0.25, "lookbehind-sam", "sam"),
+        switching("Lookbehind, first half", 0.5, "lookbehind-sam", "sam"),
         sparing("Lookbehind, every 2nd", every=2),
         sparing("Lookbehind, part climbs", ascent_part=PART),
         Arm("SGD, averaged", (written("sgd", average=DECAY),)),
