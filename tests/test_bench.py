@@ -12,8 +12,8 @@ from lookbehind.bench import timing
 from lookbehind.bench.peers import peers
 from lookbehind.bench.problems import problems
 from lookbehind.bench.run import PARTS, Bench, bench, cells
-from lookbehind.bench.steps import difference_to_the_authors
-from lookbehind.bench.timing import Effort, Measured, interleaved, ratio
+from lookbehind.bench.steps import authors_step, difference_to_the_authors, floor, lookbehind_step
+from lookbehind.bench.timing import Effort, Measured, interleaved, ratio, uncertainty
 
 
 def test_works_take_turns_beginning_with_another_one_each_time():
@@ -38,6 +38,21 @@ def test_a_ratio_is_that_of_the_least_times_with_the_quartiles_of_all(monkeypatc
         "b": [[1]] * 4,
     }
     assert Effort(9, 2.0).at_most(3) == Effort(3, 2.0)
+
+
+def test_the_pieces_of_a_step_are_its_passes_and_what_lies_between_them():
+    problem = problems(tiny=True)["mlp"]
+    for make in (lookbehind_step, floor, authors_step):
+        ((pieces,),) = interleaved({"a": make(problem, 2)}, Effort(1)).values()
+        passes = 4 if make is authors_step else 3
+        assert len(pieces) == 2 * passes + 1
+
+
+def test_the_uncertainty_of_a_ratio_is_that_of_equal_works():
+    """1.2 / 1 as a whole; 1.5, 1.4, 1.3 and 1.2 in the four parts."""
+    times = {"a": [[1.5], [1.4], [1.3], [1.2]], "b": [[1.0]] * 4}
+    assert uncertainty(times, "a", "b") == pytest.approx(0.2 + 0.1 * (5 / 3) ** 0.5 / 2)
+    assert uncertainty({"a": [[1.1]], "b": [[1.0]]}, "a", "b") == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from lookbehind.experiments.paper.reproduce import reproduce
 from lookbehind.experiments.paper.scale import changed
 from lookbehind.experiments.paper.scales import LAPTOP, PAPER, SMOKE
 from lookbehind.experiments.paper.table10 import part
+from lookbehind.experiments.paper.tables import missing_words
 from lookbehind.experiments.pool import Coming, Ended
 from lookbehind.training.run import with_overrides
 from lookbehind.training.train import Storage
@@ -476,6 +477,7 @@ def test_the_command(smoke, capsys):
         (["table2", "--search-tasks", "0"], "search_tasks=0"),
         (["table2", "--search-tasks", "3"], "search_tasks=3: digits, 3 tasks has 3 tasks; give fewer"),
         (["table1", "--search-tasks", "2"], "search_tasks=2: table1 is no lifelong learning"),
+        (["table1", "--search-tasks", "5"], "search_tasks=5: table1 is no lifelong learning"),
         (["table1", "table2", "--rows", "ER + SGD"], "table1 has none of them"),
         (["table1", "--jobs", "0"], "jobs=0"),
         (["table1", "--rows", "ER", "SGD"], "rows='ER': choose one of 'SGD'"),
@@ -503,6 +505,55 @@ def test_all_claims_are_on_one_page(smoke):
         assert [row.split(" | ")[-1].rstrip(" |") for row in mine] == (
             [one["verdict"] for one in verdicts] or ["shown, not judged"]
         )
+
+
+def diverged(found, key):
+    found[key].records[-1].update(diverged=True, test_accuracy=None, validation_accuracy=None)
+
+
+def test_why_a_row_has_no_number():
+    """The search is not finished, or all it tried diverged, or what it chose did; the other seeds are to come."""
+    task, arm = SMOKE.tasks[0], Arm("SAM", ("sam:rho=0.05", "sam:rho=0.1"))
+    known = dict(
+        outcome(task, one, seed, validation_accuracy=held, test_accuracy=held)
+        for one, held in zip(arm.candidates, (80.0, 85.0), strict=True)
+        for seed in (0, 1)
+    )
+    keys = [[with_overrides(task.settings, one, seed).id for seed in range(3)] for one in arm.candidates]
+
+    def found(**changes):
+        return replace(Findings(SMOKE, range(3), (task,), dict(known), range(2)), **changes)
+
+    def words(findings):
+        cell = findings.best(task, arm, "validation_accuracy")
+        return missing_words(findings, task, arm, "honest") if cell is None else cell.candidate
+
+    assert words(found()) == "not finished"  # the third seed of what was chosen
+    assert words(found(seeds=range(2))) == "sam:rho=0.1"
+    assert words(found(seeds=range(2), searching=None)) == "sam:rho=0.1"
+    lacking = {key: one for key, one in known.items() if key != keys[0][1]}
+    assert words(found(seeds=range(2), known=lacking)) == "not finished"  # nothing is chosen before all is known
+    diverged(known, keys[0][0])
+    assert words(found()) == "not finished"
+    assert words(found(seeds=range(2))) == "sam:rho=0.1"
+    diverged(known, keys[1][1])
+    assert words(found()) == words(found(seeds=range(2, 3))) == "N/A: a seed diverged"
+    # a row without a choice
+    arm = Arm("SGD", ("sgd",))
+    assert words(found()) == "not finished"
+    known |= [outcome(task, "sgd", 0)]
+    diverged(known, with_overrides(task.settings, "sgd", 0).id)
+    assert words(found(seeds=range(1))) == "N/A: a seed diverged"
+
+
+def test_a_claim_is_open_while_one_of_its_rows_is_expected():
+    claim = Claim("", ("a",), ("b", "c"))
+    table = {"a": [5.0, 6.0, 7.1], "b": [1.0, 2.0, 3.0]}
+    assert judged(claim, table).verdict == "holds"
+    assert judged(claim, table, ["a", "b", "c"]).verdict == "not resolved"
+    assert [one.difference is None for one in judged(claim, table, ["a", "b", "c"]).comparisons] == [False, True]
+    table["c"] = [9.0, 9.5, 11.0]
+    assert judged(claim, table, ["a", "b", "c"]).verdict == "contradicted"
 
 
 # --- what a gain costs
@@ -543,8 +594,36 @@ def test_the_rows_of_the_frontier_cost_what_they_say():
         "SAM, averaged": 2.0,
         "Lookbehind, averaged": 6.0,
     }
+    longer = experiment("frontier").arms(PAPER.task("c10-rn34"), PAPER)
+    assert next(arm for arm in longer if arm.name == "SAM, as many gradients").candidates[0] == (
+        "sam:rho=0.1,epochs=600,milestones=150/300/450"
+    )
     assert arms["SAM, gradient repeated"].candidates[1] == "repeat-sam:rho=0.15,k=5,alpha=0.5"
     assert arms["Lookbehind, last half"].candidates[0] == "sam+lookbehind-sam@15:rho=0.1,k=5,alpha=0.5"
+
+
+def test_the_frontier_shows_what_its_runs_found():
+    """By held-out images, although the test images would choose otherwise; accuracy, noise and cost of fresh seeds."""
+    task = SMOKE.task("c10-rn34")
+    rows = experiment("frontier").arms(task, SMOKE)
+    sam = next(arm for arm in rows if arm.name == "SAM").candidates
+    values = {"sgd": (70.0, 60.0, 100), sam[0]: (75.0, 69.0, 200), sam[1]: (80.0, 65.0, 200)}
+    held = {sam[0]: 90.0}
+    known = {}
+    for seed in range(3):
+        for one, (right, noisy, cost) in values.items():
+            key, found = outcome(task, one, seed, validation_accuracy=held.get(one, 50.0), test_accuracy=right + seed,
+                                 best_test_accuracy=right + seed, recalibrated_test_accuracy=right, train_loss=0.5,
+                                 gradient_evaluations=cost)  # fmt: skip
+            known[key] = replace(found, measures={"noise": {"sigmas": [0, 0.3], "values": [[99.0], [noisy + seed]]}})
+    output = experiment("frontier").show(Findings(SMOKE, range(1, 3), (task,), known, range(1)))
+    (table,) = output.tables
+    shown = {line[0]: line[1:] for line in table.lines}
+    assert shown["SGD"] == ["71.50 ± 0.71", "70.00 ± 0.00", "61.50 ± 0.71", "0.5", "", "100", "yes"]
+    assert shown["SAM"] == ["76.50 ± 0.71", "75.00 ± 0.00", "70.50 ± 0.71", "0.5", "rho 0.05", "200", "yes"]
+    assert shown["Lookbehind-SAM"][0] == "not finished"
+    assert {found.verdict for _, found in output.verdicts} == {"not resolved"}
+    assert [one.name for one in output.pictures] == [f"frontier-{task.key}-{name}" for name in ("accuracy", "noise")]
 
 
 # --- rows and searches
@@ -562,8 +641,13 @@ def test_a_search_with_few_seeds_leaves_the_best_settings_to_the_others(tmp_path
     )
     settings = SMOKE.tasks[0].settings
     candidates = next(arm for arm in table_1(SMOKE.tasks[0], SMOKE) if arm.name == "Lookbehind-SAM").candidates
-    assert {run.seed for run, _ in runs_of(wanted)} == {0}  # nothing is known yet
-    assert len(runs_of(wanted)) == 1 + len(candidates) == 3
+    # nothing is known yet but that there is one SGD
+    assert [(run.method, run.seed) for run, _ in runs_of(wanted)] == [
+        ("lookbehind-sam", 0),
+        ("lookbehind-sam", 0),
+        ("sgd", 0),
+        ("sgd", 1),
+    ]
     told = []
     page = reproduce(wanted, told.append)["table1"]
     coming = [one.runs for one in told if isinstance(one, Coming)]
@@ -579,7 +663,7 @@ def test_a_search_with_few_seeds_leaves_the_best_settings_to_the_others(tmp_path
     }
     second = {run.id for run, _ in runs_of(wanted) if run.seed == 1}
     assert second == {with_overrides(settings, one, 1).id for one in {"sgd", *chosen.values()}}
-    assert [len(runs) for runs in coming] == [3, len(second)]
+    assert [len(runs) for runs in coming] == [4, len(second) - 1]
     # another call for one row keeps the others on the page
     page = reproduce(replace(wanted, rows=("SGD",)))["table1"]
     results = json.loads((page / "results.json").read_text())
@@ -597,6 +681,11 @@ def test_a_search_with_few_seeds_leaves_the_best_settings_to_the_others(tmp_path
     line = next(line for line in table["lines"] if line[0] == "Lookbehind-SAM")
     assert line[1].startswith(f"{end(chosen['honest'], 1)['test_accuracy']:.2f}")
     assert "the first 1, which are not shown" in (page / "report.html").read_text()
+    # more seeds that search find a search that is not complete, whatever was chosen before
+    page = reproduce(replace(wanted, seeds=3, search_seeds=2, train=False))["table1"]
+    table = json.loads((page / "results.json").read_text())["tables"][0]
+    both = len({chosen["honest"], chosen["paper"]}) > 1
+    assert next(line for line in table["lines"] if line[0] == "Lookbehind-SAM")[1] == "not finished" or both
 
 
 def test_lifelong_settings_can_be_searched_on_the_first_tasks(tmp_path):
@@ -617,6 +706,8 @@ def test_lifelong_settings_can_be_searched_on_the_first_tasks(tmp_path):
     shorter = [replace(settings, tasks=2).run(one, 0) for one in candidates]
     whole = [settings.run(only, seed) for seed in range(2)]
     assert {run.id for run, _ in runs_of(wanted)} == {run.id for run in shorter + whole}
+    fresh = {run.id for run, _ in runs_of(replace(wanted, fresh=True))}
+    assert fresh == {run.id for run in shorter + whole[1:]}  # nothing is trained that neither chooses nor is shown
     page = reproduce(wanted)["table2"]
     assert unfinished(wanted) == []
 

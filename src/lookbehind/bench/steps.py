@@ -10,7 +10,7 @@ from torch import Tensor
 from lookbehind.bench.authors import AuthorsLookbehind
 from lookbehind.bench.peers import peers
 from lookbehind.bench.problems import ALPHA, LR, MOMENTUM, RHO, Problem
-from lookbehind.bench.timing import Effort, Measured, Work, interleaved, least, ratio
+from lookbehind.bench.timing import Effort, Measured, Work, interleaved, least, ratio, uncertainty
 from lookbehind.optim.methods import LookbehindSAM
 
 LIMITS = {"resnet": 1.03, "convnet": 1.10, "mlp": 1.30}
@@ -122,8 +122,8 @@ def against_the_peers(problem: Problem, effort: Effort) -> Iterator[Measured]:
         fastest = min(others, key=lambda peer: least(times[peer]))
         make = peers(adaptive)[fastest]
         twice = {fastest: make(*problem.fresh()), "again": make(*problem.fresh())}
-        spread = ratio(interleaved(twice, effort), "again", fastest, f"{name}: {fastest} / itself", problem.name)
-        room = abs(spread.value - 1) + ((spread.high or 1.0) - (spread.low or 1.0)) / 2
-        limit = 1.0 + room
-        yield ratio(times, "ours", fastest, f"{name}: ours / the fastest peer ({fastest})", problem.name, at_most=limit)
-        yield spread
+        again = interleaved(twice, effort)
+        what = f"{name}: ours / the fastest peer ({fastest})"
+        room = uncertainty(again, "again", fastest)
+        yield ratio(times, "ours", fastest, what, problem.name, at_most=1.0 + room)
+        yield ratio(again, "again", fastest, f"{name}: {fastest} / itself", problem.name)

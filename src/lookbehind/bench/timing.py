@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import quantiles
+from statistics import quantiles, stdev
 from time import perf_counter
 
 Work = Callable[[], object]
@@ -59,6 +59,21 @@ def interleaved(works: Mapping[str, Work], effort: Effort, warm_up: int = 2) -> 
 def least(repetitions: Sequence[Sequence[float]]) -> float:
     """The time of a work that nothing disturbs: of every piece the least of all repetitions, added up."""
     return float(sum(min(piece) for piece in zip(*repetitions, strict=True)))
+
+
+def uncertainty(times: Times, work: str, same: str, parts: int = 4) -> float:
+    """How far the ratio of the least times of two equal works is from 1, and its standard error.
+
+    The error is that of the ratios in some interleaved parts of the repetitions, each of which sees a part only of what
+    the whole sees.
+    """
+    ratios = [
+        least(some) / least(others)
+        for i in range(parts)
+        if (some := times[work][i::parts]) and (others := times[same][i::parts])
+    ]
+    error = stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+    return abs(least(times[work]) / least(times[same]) - 1) + error
 
 
 @dataclass(frozen=True)

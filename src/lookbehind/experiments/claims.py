@@ -11,7 +11,7 @@ other; what is compared with them has the error of that pair alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean
@@ -77,13 +77,18 @@ class Verdict:
         return f"{self.verdict} ({', '.join(f'{number} {word}' for word, number in counts.items() if number)})"
 
 
-def judged(claim: Claim, table: Table) -> Verdict:
-    """Hold a claim against a table; rows that are not in it are passed over."""
-    pairs = [(row, other) for row in claim.rows for other in claim.than if row in table and other in table]
+def judged(claim: Claim, table: Table, expected: Collection[str] = ()) -> Verdict:
+    """Hold a claim against a table.
+
+    Rows that are not in it are passed over, but for those that are ``expected``: these leave the claim open.
+    """
+    known = {*table, *expected}
+    pairs = [(row, other) for row in claim.rows for other in claim.than if row in known and other in known]
     error, unsteady = pooled_error(table), unsteady_rows(table)
     found = []
     for row, other in pairs:
-        both = [(a, b) for a, b in zip(table[row], table[other], strict=True) if a is not None and b is not None]
+        rows = zip(table.get(row, ()), table.get(other, ()), strict=row in table and other in table)
+        both = [(a, b) for a, b in rows if a is not None and b is not None]
         if not both:
             found.append(Comparison(row, other, None, None))
             continue

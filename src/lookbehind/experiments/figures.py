@@ -164,7 +164,7 @@ def scatter_figure(points: Mapping[str, tuple[Spread, Spread]], seen: Looks, xla
 
 
 def non_dominated(points: Mapping[str, tuple[float, float | None]]) -> list[str]:
-    """Of points of a cost and a value those that nothing of the same or a lower cost is above, the cheapest first."""
+    """Of points of a cost and a value those that nothing as cheap is above, the cheapest first."""
     known = {name: (cost, value) for name, (cost, value) in points.items() if value is not None}
     found: list[str] = []
     for name in sorted(known, key=lambda one: (known[one][0], -known[one][1])):
@@ -175,7 +175,7 @@ def non_dominated(points: Mapping[str, tuple[float, float | None]]) -> list[str]
 
 @drawn
 def frontier_figure(points: Mapping[str, tuple[int, Spread]], seen: Looks, ylabel: str) -> Figure:
-    """A value against gradient evaluations, with a line through what nothing cheaper is above."""
+    """A value against gradient evaluations, with a line through what nothing as cheap is above."""
     known = {name: (cost, value) for name, (cost, value) in points.items() if value["mean"] is not None}
     means = {name: (float(cost), value["mean"] or 0.0) for name, (cost, value) in known.items()}
     figure, axes = canvas(list(known))

@@ -120,19 +120,26 @@ class Findings:
     def best(
         self, task: Task, arm: Arm, by: str | Callable[[Outcome], float | None], *, least: bool = False
     ) -> Cell | None:
-        """Of a row's methods the one with the greatest (or least) mean; those that are incomplete are out."""
+        """Of a row's methods the one with the greatest (or least) mean, over all seeds; None while it is not there."""
         found = self.choice(task, arm, by, least=least)
         whole = None if found is None else self.cell(task, found)
         return whole if whole is not None and whole.complete and whole.mean(by) is not None else None
 
+    def searched(self, task: Task, arm: Arm) -> bool:
+        """Are all runs finished that a row's settings are chosen by?"""
+        seeds = self.seeds if self.searching is None else self.searching
+        return all(run.id in self.known for run in arm.search(task, seeds))
+
     def choice(
         self, task: Task, arm: Arm, by: str | Callable[[Outcome], float | None], *, least: bool = False
     ) -> str | None:
-        """The same by its name, of those that the search has finished."""
+        """The same by its name, once all of the search is finished; methods with a seed that diverged are out."""
         if len(arm.candidates) == 1:
             return arm.candidates[0]
-        cells = [cell for one in arm.candidates if (cell := self.cell(task.searched, one, self.searching)).complete]
-        ranked = [(mean, cell.candidate) for cell in cells if (mean := cell.mean(by)) is not None]
+        if not self.searched(task, arm):
+            return None
+        cells = [self.cell(task.searched, one, self.searching) for one in arm.candidates]
+        ranked = [(mean, one.candidate) for one in cells if one.complete and (mean := one.mean(by)) is not None]
         return (min if least else max)(ranked, key=lambda pair: pair[0])[1] if ranked else None
 
 

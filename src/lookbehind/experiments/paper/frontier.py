@@ -11,9 +11,9 @@ from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.figure4 import robustness
 from lookbehind.experiments.paper.findings import Cell, Findings, Outcome, chosen
-from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, radius, written
+from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, radius, stretched, written
 from lookbehind.experiments.paper.scale import Scale, Task
-from lookbehind.experiments.paper.tables import missing_words
+from lookbehind.experiments.paper.tables import JUDGED, SAID, missing_words
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, with_std
@@ -30,11 +30,11 @@ def _k(task: Task, scale: Scale) -> int:
     return 5 if 5 in ks else max(ks)
 
 
-def _family(family: str, task: Task, scale: Scale) -> list[Arm]:
-    """The radius tuned, the control at the same cost, and Lookbehind itself."""
+def _family(family: str, task: Task, scale: Scale, lookbehind: slice) -> list[Arm]:
+    """The radius tuned, the control at the same cost, and Lookbehind itself, with some of these radii."""
     upper, k = family.upper(), _k(task, scale)
     radii = [radius(task, family, factor) for factor in scale.few_rhos]
-    climbed = [written(f"lookbehind-{family}", rho=rho, k=k, alpha=ALPHA) for rho in radii[:2]]
+    climbed = [written(f"lookbehind-{family}", rho=rho, k=k, alpha=ALPHA) for rho in radii[lookbehind]]
     repeated = [radius(task, family, factor) for factor in REPEATED]
     return [
         Arm(upper, tuple(written(family, rho=rho) for rho in radii)),
@@ -53,22 +53,22 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
     larger = radii[1:] or radii
 
     def sparing(name: str, **options: float | str) -> Arm:
-        return Arm(name, (written("lookbehind-sam", rho=larger[0], k=k, alpha=ALPHA, **options),))
+        return Arm(name, tuple(written("lookbehind-sam", rho=rho, k=k, alpha=ALPHA, **options) for rho in larger))
 
     def switching(name: str, part: float, first: str, second: str) -> Arm:
         method = f"{first}+{second}@{max(1, round(part * epochs))}"
         return Arm(name, tuple(written(method, rho=rho, k=k, alpha=ALPHA) for rho in larger))
 
-    longer = str(round(epochs * (k + 1) / 2))
     return [
         Arm("SGD", ("sgd",)),
-        *(arm for family in FAMILIES for arm in _family(family, task, scale)),
+        *_family("sam", task, scale, slice(1, None)),
+        *_family("asam", task, scale, slice(0, 2)),  # which breaks at the largest
         Arm("Lookbehind, adaptive", (written("lookbehind-sam", rho=radii[0], k=k, alpha=ADAPTIVE),)),
         Arm(
             "SAM, matched step",
             tuple(written("sam-matched", rho=rho, k=k, alpha=ALPHA) for rho in radii[:2]),
         ),
-        Arm("SAM, as many gradients", tuple(written("sam", rho=rho, epochs=longer) for rho in larger)),
+        Arm("SAM, as many gradients", tuple(written("sam", rho=rho, **stretched(task, (k + 1) / 2)) for rho in larger)),
         switching("Lookbehind, last quarter", 0.75, "sam", "lookbehind-sam"),
         switching("Lookbehind, last half", 0.5, "sam", "lookbehind-sam"),
         switching("Lookbehind, first quarter", 0.25, "lookbehind-sam", "sam"),
@@ -76,7 +76,7 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
         sparing("Lookbehind, every 2nd", every=2),
         sparing("Lookbehind, part climbs", ascent_part=PART),
         Arm("SGD, averaged", (written("sgd", average=DECAY),)),
-        Arm("SAM, averaged", tuple(written("sam", rho=rho, average=DECAY) for rho in larger)),
+        Arm("SAM, averaged", tuple(written("sam", rho=rho, average=DECAY) for rho in radii)),
         sparing("Lookbehind, averaged", average=DECAY),
     ]
 
@@ -120,35 +120,38 @@ def show(findings: Findings) -> Output:
         rows = arms(task, findings.scale)
         cells = chosen(findings, task, rows, protocol)
         keys: dict[str, Value] = {"test accuracy %": findings.reported, "accuracy % with noise": robustness}
-        output.tables.append(_table(task, rows, cells, findings))
+        output.tables.append(_table(task, rows, cells, findings, protocol))
         for what, key in keys.items():
             if len(cells) > 1:
-                output.pictures.append(_picture(task, cells, what, key))
+                output.pictures.append(_picture(task, cells, what, key, protocol))
             values = {name: cell.values(key) for name, cell in cells.items()}
-            output.verdicts += [(f"{task.title}; {what}", judged(claim, values)) for claim in CLAIMS]
+            output.verdicts += [
+                (f"{task.title}; {what}", judged(claim, values, [arm.name for arm in rows])) for claim in CLAIMS
+            ]
     return output
 
 
-def _picture(task: Task, cells: Mapping[str, Cell], what: str, key: Value) -> Picture:
+def _picture(task: Task, cells: Mapping[str, Cell], what: str, key: Value, protocol: str) -> Picture:
     points = {name: (cell.gradients, cell.spread(key)) for name, cell in cells.items()}
     name = "accuracy" if key != robustness else "noise"
     caption = (
-        f"{task.title}. Mean and deviation over the seeds; settings chosen on held-out images. The line joins what "
-        "nothing cheaper is above."
+        f"{task.title}; {JUDGED[protocol]}. Mean and deviation over the seeds. The line joins what nothing as cheap is "
+        "above; points of the same cost stand a little apart."
     )
     figure = frontier_figure(points, looks(list(points)), what)
     return Picture(f"frontier-{task.key}-{name}", f"{what.capitalize()} over its cost", caption, figure)
 
 
-def _table(task: Task, rows: Sequence[Arm], cells: Mapping[str, Cell], findings: Findings) -> Grid:
+def _table(task: Task, rows: Sequence[Arm], cells: Mapping[str, Cell], findings: Findings, protocol: str) -> Grid:
     heads = ["method", "accuracy %", "BatchNorm re-estimated %", "with noise %", "training loss", "settings",
-             "gradients", "nothing cheaper is above"]  # fmt: skip
+             "gradients", "nothing as cheap is above"]  # fmt: skip
     best = non_dominated({name: (cell.gradients, cell.mean(findings.reported)) for name, cell in cells.items()})
+    only = [arm.name for arm in rows if len(arm.candidates) == 1]
     lines = []
     for arm in rows:
         cell = cells.get(arm.name)
         if cell is None:
-            lines.append([arm.name, missing_words(findings, task, arm), *[""] * 6])
+            lines.append([arm.name, missing_words(findings, task, arm, protocol), *[""] * 6])
             continue
         keys: tuple[Value, ...] = (findings.reported, "recalibrated_test_accuracy", robustness)
         numbers = [with_std(cell.spread(key), accuracy) for key in keys]
@@ -156,8 +159,8 @@ def _table(task: Task, rows: Sequence[Arm], cells: Mapping[str, Cell], findings:
         numbers += ["" if loss is None else f"{loss:.3g}", cell.settings, count(cell.gradients)]
         lines.append([arm.name, *numbers, "yes" if arm.name in best else ""])
     note = (
-        "Settings chosen on held-out images. With noise: mean accuracy with every weight times N(1, sigma²), BatchNorm "
-        "re-estimated, over all sigma above 0."
+        f"{SAID[protocol]} {', '.join(only)}: no settings to choose from. With noise: mean accuracy with every weight "
+        "times N(1, sigma²), BatchNorm re-estimated, over all sigma above 0."
     )
     return Grid(task.title, note, heads, lines)
 

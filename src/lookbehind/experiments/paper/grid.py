@@ -26,8 +26,8 @@ class Arm:
         return [task.settings.run(one, seed) for one in self.candidates for seed in seeds]
 
     def search(self, task: Task, seeds: range) -> list[Job]:
-        """The runs among which its settings are chosen; none where the task has a search and there is no choice."""
-        return [] if task.search is not None and len(self.candidates) == 1 else self.runs(task.searched, seeds)
+        """The runs by which its settings are chosen; none where there is no choice."""
+        return [] if len(self.candidates) == 1 else self.runs(task.searched, seeds)
 
 
 def radius(task: Task, family: str, factor: float = 1.0) -> float:
@@ -133,6 +133,14 @@ def controls(family: str, task: Task, scale: Scale) -> Iterator[Arm]:
     yield over_k_and_alpha(f"{upper}, first gradient repeated", f"repeat-{family}", task, scale)
 
 
+def stretched(task: Task, factor: float) -> dict[str, float | str]:
+    """The settings of a training that is so many times as long, its milestones where they were."""
+    longer: dict[str, float | str] = {"epochs": str(round((task.images.epochs or 0) * factor))}
+    if task.images.milestones:
+        longer["milestones"] = "/".join(str(round(epoch * factor)) for epoch in task.images.milestones)
+    return longer
+
+
 def same_budget(task: Task, scale: Scale) -> Iterator[Arm]:
     """SGD, SAM and ASAM for as many gradients as Lookbehind computes with k = 5 (or the k that there is).
 
@@ -142,11 +150,9 @@ def same_budget(task: Task, scale: Scale) -> Iterator[Arm]:
     k = 5 if 5 in ks else max(ks)
     for method, cost in (("sgd", 1), ("sam", 2), ("asam", 2)):
         factor = (k + 1) / cost
-        longer: dict[str, float | str] = {"epochs": str(round((task.images.epochs or 0) * factor))}
-        if task.images.milestones:
-            longer["milestones"] = "/".join(str(round(epoch * factor)) for epoch in task.images.milestones)
         radii: dict[str, float | str] = {} if method == "sgd" else {"rho": radius(task, method)}
-        yield Arm(f"{method.upper()}, {factor:g} times the epochs", (written(method, **radii, **longer),))
+        longer = written(method, **radii, **stretched(task, factor))
+        yield Arm(f"{method.upper()}, {factor:g} times the epochs", (longer,))
 
 
 def table_1(task: Task, scale: Scale) -> list[Arm]:

@@ -16,6 +16,7 @@ from lookbehind.experiments.paper.findings import PROTOCOLS, Findings, Outcome
 from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.scale import Scale, Task, changed, with_checkpoints, with_search
 from lookbehind.experiments.paper.scales import SCALES
+from lookbehind.lifelong.run import LifelongSettings
 from lookbehind.optim.checks import count, one_of
 from lookbehind.training.job import Job
 from lookbehind.training.measuring import Measures, measured, whole_records
@@ -143,12 +144,13 @@ def check_rows(wanted: Reproduction) -> None:
     """Does every experiment have rows to choose from, and these rows? Before the first run, not on the way."""
     if wanted.search_seeds is not None:
         _check_rows_only("search_seeds", wanted.search_seeds, wanted.experiments)
-    for name in wanted.experiments:
-        wanted.shown(name)
     if wanted.search_tasks is not None:
         for name in wanted.experiments:
-            if any(task.search is None for task in wanted.at.tasks_of(experiment(name).tasks)):
+            tasks = SCALES[wanted.scale].tasks_of(experiment(name).tasks)
+            if not all(isinstance(task.settings, LifelongSettings) for task in tasks):
                 raise ValueError(f"search_tasks={wanted.search_tasks}: {name} is no lifelong learning; leave it out")
+    for name in wanted.experiments:
+        wanted.shown(name)
     if not wanted.rows:
         return
     _check_rows_only("rows", wanted.rows, wanted.experiments)
@@ -169,30 +171,28 @@ def runs_of_experiment(wanted: Reproduction, name: str) -> list[Job]:
     With ``search_seeds`` those of the other seeds, and with ``search_tasks`` those on all tasks, are known, and here,
     once a row's search is finished.
     """
-    scale, searching, seeds = wanted.at, wanted.searching(name), wanted.seeds_of(name)
+    scale, searching = wanted.at, wanted.searching(name)
     runs: dict[str, Job] = {}
     rows = [(task, arm) for task in scale.tasks_of(experiment(name).tasks) for arm in wanted.arms_of(name, task)]
+    first = Arm.search if wanted.searches_first else Arm.runs
     for seed in searching:
-        runs |= {run.id: run for task, arm in rows for run in arm.search(task, range(seed, seed + 1))}
+        runs |= {run.id: run for task, arm in rows for run in first(arm, task, range(seed, seed + 1))}
     if wanted.searches_first:
+        # and the chosen ones on all seeds that are shown, those that have searched among them or not
         tasks = tuple(scale.tasks_of(experiment(name).tasks))
         found = Findings(scale, searching, tasks, known(wanted, name, runs.values()), searching)
         protocols = found.protocols[:1] if experiment(name).one_protocol else found.protocols
         best = [(task, chosen) for task, arm in rows for chosen in _searched(found, task, arm, protocols)]
-        for seed in seeds:
-            one = range(seed, seed + 1)
-            runs |= {
-                run.id: run for task, arm in best if task.search or seed not in searching for run in arm.runs(task, one)
-            }
+        for seed in wanted.shown(name):
+            runs |= {run.id: run for task, arm in best for run in arm.runs(task, range(seed, seed + 1))}
     return list(runs.values())
 
 
 def _searched(found: Findings, task: Task, arm: Arm, protocols: Iterable[str]) -> Iterator[Arm]:
     """What a finished search chose, by each of these protocols."""
-    if all(run.id in found.known for run in arm.search(task, found.seeds)):
-        for protocol in protocols:
-            if (best := found.choice(task, arm, PROTOCOLS[protocol])) is not None:
-                yield Arm(arm.name, (best,))
+    for protocol in protocols:
+        if (best := found.choice(task, arm, PROTOCOLS[protocol])) is not None:
+            yield Arm(arm.name, (best,))
 
 
 def known(wanted: Reproduction, name: str, runs: Iterable[Job]) -> dict[str, Outcome]:

@@ -125,10 +125,10 @@ def _all_runs(arm: Arm, task: Task, seeds: range) -> list[Job]:
 def _settings(wanted: Reproduction, tasks: Sequence[Task], seeds: range, finished: int, runs: int) -> dict[str, Any]:
     searched = min(wanted.search_seeds or len(seeds), len(seeds))
     searching = "" if wanted.search_seeds is None else f"; settings were searched with the first {searched}"
-    if wanted.search_tasks is not None:
-        searching += f"; settings were searched on the first {wanted.search_tasks} tasks"
     if wanted.fresh:
         searching += ", which are not shown"
+    if wanted.search_tasks is not None:
+        searching += f"; settings were searched on the first {wanted.search_tasks} tasks"
     return {
         "scale": f"{wanted.scale}: {wanted.at.about}",
         "seeds": f"{seeds.start} to {seeds.stop - 1}{searching}",

@@ -104,7 +104,7 @@ def show(findings: Findings) -> Output:
             for claim in _claims():
                 key = "forgetting" if claim.less else "test_accuracy"
                 values = {name: cell.values(key) for name, cell in cells.items()}
-                output.verdicts.append((where, judged(claim, values)))
+                output.verdicts.append((where, judged(claim, values, [arm.name for arm in rows])))
         cells = chosen(findings, task, rows, "honest")
         matrices = {
             name: [outcome.end["matrix"] for outcome in cell.outcomes if outcome.end["matrix"]]
@@ -132,7 +132,7 @@ def _table(task: Task, protocol: str, rows: Sequence[Arm], cells: Mapping[str, C
         theirs = [said.get(task.stands_for, ""), said.get(f"forgetting, {task.stands_for}", "")]
         cell = cells.get(arm.name)
         if cell is None:
-            lines.append([arm.name, missing_words(findings, task, arm), "", "", "", *theirs, "", ""])
+            lines.append([arm.name, missing_words(findings, task, arm, protocol), "", "", "", *theirs, "", ""])
             continue
         keys = ("test_accuracy", "forgetting", lambda one: -one.end["backward_transfer"], "learning_accuracy")
         ours = [with_std(cell.spread(key), accuracy) for key in keys]

@@ -74,7 +74,7 @@ def show(findings: Findings) -> Output:
         cells = chosen(findings, task, rows, "honest")
         output.tables.append(_table(task, rows, cells, findings))
         values = {name: cell.values("test_accuracy") for name, cell in cells.items()}
-        output.verdicts += [(task.title, judged(claim, values)) for claim in _claims()]
+        output.verdicts += [(task.title, judged(claim, values, [arm.name for arm in rows])) for claim in _claims()]
         lines = [line for name, cell in cells.items() if (line := _course(name, cell)) is not None]
         if lines:
             caption = "Tokenised, in lower case, of the network as it then was; mean over the seeds, and their range."
@@ -91,7 +91,7 @@ def _table(task: Task, rows: Sequence[Arm], cells: Mapping[str, Cell], findings:
         said = TABLE_4_TRANSLATION.get(arm.name, {}).get(task.stands_for, "")
         cell = cells.get(arm.name)
         if cell is None:
-            lines.append([arm.name, missing_words(findings, task, arm), "", "", said, "", "", ""])
+            lines.append([arm.name, missing_words(findings, task, arm, "honest"), "", "", said, "", "", ""])
             continue
         keys = ("test_accuracy", "test_bleu_detokenised", "validation_accuracy")
         ours = [with_std(cell.spread(key), accuracy) for key in keys]

@@ -9,7 +9,7 @@ from lookbehind.experiments.differences import Line, line_through
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
 from lookbehind.experiments.measure_tables import Grid
-from lookbehind.experiments.paper.findings import REPORTED, Cell, Findings, chosen, measure
+from lookbehind.experiments.paper.findings import PROTOCOLS, REPORTED, Cell, Findings, chosen, measure
 from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.numbers import Numbers
 from lookbehind.experiments.paper.scale import Scale, Task
@@ -39,7 +39,8 @@ def accuracy_output(
             output.tables.append(_table(task, protocol, rows, cells, numbers, findings))
             values = {name: cell.values(REPORTED[protocol]) for name, cell in cells.items()}
             where = f"{task.title}; {JUDGED[protocol]}"
-            output.verdicts += [(where, judged(claim, values)) for claim in claims]
+            expected = [arm.name for arm in rows]
+            output.verdicts += [(where, judged(claim, values, expected)) for claim in claims]
     return output
 
 
@@ -52,7 +53,7 @@ def _table(
         said = numbers.get(arm.name, {}).get(task.stands_for, "")
         cell = cells.get(arm.name)
         if cell is None:
-            lines.append([arm.name, missing_words(findings, task, arm), "", said, "", ""])
+            lines.append([arm.name, missing_words(findings, task, arm, protocol), "", said, "", ""])
             continue
         ours = with_std(cell.spread(REPORTED[protocol]), accuracy)
         again = with_std(cell.spread("recalibrated_test_accuracy"), accuracy)
@@ -89,12 +90,11 @@ def sharpness_table(title: str, cells: Mapping[str, Cell], family: str) -> Grid:
     return Grid(title, note, heads, lines)
 
 
-def missing_words(findings: Findings, task: Task, arm: Arm) -> str:
-    """Why a row has no number."""
-    searched = [findings.cell(task.searched, one, findings.searching) for one in arm.candidates]
-    finished = all(len(cell.outcomes) == cell.seeds for cell in searched)
-    diverged = any(findings.cell(where, one).diverged for one in arm.candidates for where in (task, task.searched))
-    return "N/A: a seed diverged" if finished and diverged else "not finished"
+def missing_words(findings: Findings, task: Task, arm: Arm, protocol: str) -> str:
+    """Why a row has no number by this protocol."""
+    best = findings.choice(task, arm, PROTOCOLS[protocol])
+    diverged = findings.searched(task, arm) if best is None else findings.cell(task, best).diverged > 0
+    return "N/A: a seed diverged" if diverged else "not finished"
 
 
 def line_over(name: str, points: Mapping[float, Cell | None], key: str | Callable[..., float | None]) -> Line | None:
