@@ -74,6 +74,8 @@ class LifelongGrid:
     alphas: tuple[float, ...]
     meta_ks: tuple[int, ...]
     """Inner steps of C-MAML."""
+    meta_rhos: tuple[float, ...]
+    """Radii of Lookbehind-C-MAML, whose steps cost up to ten times those of replay."""
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,7 @@ PAPER = Scale(
         ks=(2, 5, 10),
         alphas=(0.1, 0.2, 0.5, 0.8, 1.0),
         meta_ks=(2, 5, 10),
+        meta_rhos=(0.005, 0.01, 0.05, 0.1),
     ),
     translation=TranslationGrid(
         (Task("translation", "IWSLT'14, German to English", TranslationSettings(data="iwslt14"), "IWSLT'14"),)
@@ -181,6 +182,7 @@ LAPTOP = Scale(
         ks=(2,),
         alphas=(0.5,),
         meta_ks=(2,),
+        meta_rhos=(0.01,),
     ),
     translation=TranslationGrid(
         (
@@ -237,6 +239,7 @@ SMOKE = Scale(
         ks=(2,),
         alphas=(0.5,),
         meta_ks=(2,),
+        meta_rhos=(0.05,),
     ),
     translation=TranslationGrid(
         (

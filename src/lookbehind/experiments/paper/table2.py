@@ -47,7 +47,7 @@ def _meta(grid: LifelongGrid) -> list[Arm]:
     settings = [
         {"lr": lr, "rho": rho, "k": k, "alpha": alpha}
         for lr in grid.lrs
-        for rho in grid.rhos
+        for rho in grid.meta_rhos
         for k in grid.meta_ks
         for alpha in sorted({1.0, *(grid.alphas if len(grid.alphas) > 1 else ())})
     ]
