@@ -16,17 +16,16 @@ def put(directory: Path) -> None:
     """The table, how much of it is reached, and where it was measured."""
     found = json.loads((directory / "results.json").read_text())
     about, judged = found["about"], [one for one in found["measured"] if one["reached"] is not None]
-    medians = [one["value"] if one["median"] is None else one["median"] for one in judged]
+    medians = [one["value"] if one["whole"] is None else one["whole"] for one in judged]
     also = sum(
         m >= one["at_least"] if one["at_most"] is None else m <= one["at_most"]
         for m, one in zip(medians, judged, strict=True)
     )
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     words = (
-        f"{sum(one['reached'] for one in judged)} of {len(judged)} of what was wanted is reached by the least times, "
-        f"{also} by the medians of whole times. At least {about['repetitions']} repetitions and {about['seconds']:g} "
-        "seconds of steps that take turns (a third of the repetitions for growth, 7 for sharpness, pipeline and "
-        f"import), {about['threads']} thread. {versions}; {about['machine']}; {about['when']}."
+        f"{sum(one['reached'] for one in judged)} of {len(judged)} of what was wanted is reached, {also} also by whole "
+        f"times. {about['rounds']} rounds (3 for growth and sharpness) of {about['repetitions']} repetitions or more and "
+        f"{about['seconds']:g} seconds, {about['threads']} thread. {versions}; {about['machine']}; {about['when']}."
     )
     table = (directory / "results.md").read_text().strip()
     text, replaced = re.subn(

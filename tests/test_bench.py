@@ -13,46 +13,54 @@ from lookbehind.bench.peers import peers
 from lookbehind.bench.problems import problems
 from lookbehind.bench.run import PARTS, Bench, bench, cells
 from lookbehind.bench.steps import authors_step, difference_to_the_authors, floor, lookbehind_step
-from lookbehind.bench.timing import Effort, Measured, interleaved, ratio, uncertainty
+from lookbehind.bench.timing import Effort, Measured, in_rounds, interleaved, ratio, uncertainty
 
 
 def test_works_take_turns_beginning_with_another_one_each_time():
     calls = []
-    times = interleaved({name: lambda name=name: calls.append(name) for name in "abc"}, Effort(3), warm_up=1)
+    works = {name: lambda name=name: calls.append(name) for name in "abc"}
+    times = interleaved(works, Effort(repetitions=3))
     assert "".join(calls) == "abc" + "abc" + "bca" + "cab"
     assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3, "c": 3}
+    calls.clear()
+    made = []
+    rounds = in_rounds(lambda: made.append("made") or works, Effort(rounds=2, repetitions=1))
+    assert "".join(calls) == "abcabc" * 2
+    assert len(made) == len(rounds) == 2
 
 
-def test_a_ratio_is_that_of_the_least_times_with_the_quartiles_of_all(monkeypatch):
-    times = {"a": [[1.0, 1.0], [4.0, 5.0], [3.5, 0.5]], "b": [[1.0], [3.0], [1.0]]}
-    found = ratio(times, "a", "b", "", "", at_most=2.9)
-    assert (found.value, found.median, found.low, found.high) == (1.5, 3.0, 2.5, 3.5)
+def test_a_ratio_is_that_of_the_least_times_of_every_round(monkeypatch):
+    """1.5, 3 and 2 in three rounds; 2, 3 and 4, then 3 and 2 of whole times."""
+    first = {"a": [[1.0, 1.0], [4.0, 5.0], [3.5, 0.5]], "b": [[1.0], [3.0], [1.0]]}
+    rounds = [first, {"a": [[3.0]], "b": [[1.0]]}, {"a": [[2.0]], "b": [[1.0]]}]
+    found = ratio(rounds, "a", "b", "", "", at_most=2.1)
+    assert (found.value, found.low, found.high, found.whole) == (2.0, 1.75, 2.5, 3.0)
     assert found.reached is True
     clock = count()
     monkeypatch.setattr(timing, "perf_counter", lambda: next(clock))
-    assert interleaved({"a": lambda: None}, Effort(2))["a"] == [[1], [1]]
-    assert interleaved({"a": timing.mark}, Effort(2))["a"] == [[1, 1], [1, 1]]
+    assert interleaved({"a": lambda: None}, Effort(repetitions=2))["a"] == [[1], [1]]
+    assert interleaved({"a": timing.mark}, Effort(repetitions=2))["a"] == [[1, 1], [1, 1]]
     # short works go on until they have taken their time together
-    assert interleaved({"a": lambda: None, "b": lambda: None}, Effort(2, seconds=7)) == {
+    assert interleaved({"a": lambda: None, "b": lambda: None}, Effort(repetitions=2, seconds=7)) == {
         "a": [[1]] * 4,
         "b": [[1]] * 4,
     }
-    assert Effort(9, 2.0).at_most(3) == Effort(3, 2.0)
+    assert Effort(9, 2, 2.0).at_most(3) == Effort(3, 2, 2.0)
 
 
 def test_the_pieces_of_a_step_are_its_passes_and_what_lies_between_them():
     problem = problems(tiny=True)["mlp"]
     for make in (lookbehind_step, floor, authors_step):
-        ((pieces,),) = interleaved({"a": make(problem, 2)}, Effort(1)).values()
+        ((pieces,),) = interleaved({"a": make(problem, 2)}, Effort()).values()
         passes = 4 if make is authors_step else 3
         assert len(pieces) == 2 * passes + 1
 
 
 def test_the_uncertainty_of_a_ratio_is_that_of_equal_works():
-    """1.2 / 1 as a whole; 1.5, 1.4, 1.3 and 1.2 in the four parts."""
-    times = {"a": [[1.5], [1.4], [1.3], [1.2]], "b": [[1.0]] * 4}
-    assert uncertainty(times, "a", "b") == pytest.approx(0.2 + 0.1 * (5 / 3) ** 0.5 / 2)
-    assert uncertainty({"a": [[1.1]], "b": [[1.0]]}, "a", "b") == pytest.approx(0.1)
+    """1.3 is the median of 1.5, 1.4, 1.3, 1.2 and 1.1."""
+    rounds = [{"a": [[time], [9.0]], "b": [[1.0], [9.0]]} for time in (1.5, 1.4, 1.3, 1.2, 1.1)]
+    assert uncertainty(rounds, "a", "b") == pytest.approx(0.3 + 0.1 * 2.5**0.5 / 5**0.5)
+    assert uncertainty([{"a": [[1.1]], "b": [[1.0]]}], "a", "b") == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +108,7 @@ def test_the_networks_are_of_the_sizes_that_were_asked_for():
 
 def test_all_parts_run_and_are_written(tmp_path):
     told = []
-    found = bench(Bench(tiny=True, repetitions=1, out=tmp_path), told.append)
+    found = bench(Bench(tiny=True, rounds=1, repetitions=1, out=tmp_path), told.append)
     assert {words.split()[0] for words in told} == set(PARTS)
     assert all(one.value > 0 or "difference" in one.what for one in found)
     content = json.loads((tmp_path / "results.json").read_text())

@@ -28,10 +28,13 @@ class Bench:
 
     only: tuple[str, ...] = ()
     """Some of: steps, authors, peers, growth, memory, sharpness, pipeline, import. All if not given."""
-    repetitions: int = 15
-    """Of every work at least. The least time of each of its pieces counts (a pass, and what lies between two of
-    them); the median and quartiles of whole times stand beside it."""
-    seconds: float = 8.0
+    rounds: int = 5
+    """In each of them all works are made anew, for it matters where their memory lies; median and quartiles are over
+    them."""
+    repetitions: int = 3
+    """Of every work in a round, at least. Of every piece of it (a pass, and what lies between two of them) the least
+    time counts."""
+    seconds: float = 2.0
     """Short works are repeated more often, until those that take turns have taken so long together."""
     tiny: bool = False
     """Networks of no size: shows in seconds that it works, and nothing else."""
@@ -43,6 +46,7 @@ class Bench:
     def __post_init__(self) -> None:
         for part in self.only:
             one_of("only", part, PARTS)
+        count("rounds", self.rounds)
         count("repetitions", self.repetitions)
         count("threads", self.threads)
         non_negative("seconds", self.seconds)
@@ -69,6 +73,7 @@ def _write(wanted: Bench, found: Iterable[Measured]) -> None:
     from lookbehind.experiments.output import machine, versions, write_files
 
     about = {
+        "rounds": wanted.rounds,
         "repetitions": wanted.repetitions,
         "seconds": wanted.seconds,
         "threads": wanted.threads,
@@ -84,26 +89,26 @@ def _write(wanted: Bench, found: Iterable[Measured]) -> None:
 
 def _part(part: str, wanted: Bench) -> Iterator[tuple[str, Callable[[], Iterable[Measured]]]]:
     """The pieces of a part, each with its name; they are measured when they are called."""
-    n, tiny = wanted.repetitions, wanted.tiny
-    effort = Effort(n, 0.0 if tiny else wanted.seconds)
+    tiny, n = wanted.tiny, min(7, wanted.rounds * wanted.repetitions)
+    effort = Effort(wanted.rounds, wanted.repetitions, 0.0 if tiny else wanted.seconds)
     known = problems(tiny=tiny) if part in ("steps", "authors", "peers", "growth") else {}
     for problem in known.values():
         yield problem.name, lambda problem=problem: _on(part, problem, effort, tiny)  # type: ignore[misc]
     if part == "memory":
         yield "", buffers
     elif part == "sharpness":
-        yield "", lambda: sharpness(effort.at_most(7), 8 if tiny else 128)
+        yield "", lambda: sharpness(effort.at_most(3), 8 if tiny else 128)
     elif part == "pipeline":
-        yield "", lambda: pipeline(min(n, 7), 256 if tiny else 12_800)
+        yield "", lambda: pipeline(n, 256 if tiny else 12_800)
     elif part == "import":
-        yield "", lambda: [importing(min(n, 7))]
+        yield "", lambda: [importing(n)]
 
 
 def _on(part: str, problem: Problem, effort: Effort, tiny: bool) -> Iterable[Measured]:
     if part == "steps":
         return steps.against_the_floor(problem, (1, 2) if tiny else (1, 2, 5, 10), effort)
     if part == "growth":
-        return [steps.growth(problem, (2, 3) if tiny else steps.GROWTH, effort.at_most(effort.repetitions // 3))]
+        return [steps.growth(problem, (2, 3) if tiny else steps.GROWTH, effort.at_most(3))]
     if part == "authors":
         k = 2 if tiny else 10
         same = Measured(
@@ -120,15 +125,17 @@ def lines(found: Iterable[Measured]) -> list[str]:
     """As a table of Markdown."""
     from lookbehind.experiments.markdown import table_lines
 
-    return table_lines(["what", "where", "measured", "median", "quartiles", "must reach", ""], [*map(cells, found)])
+    return table_lines(
+        ["what", "where", "measured", "quartiles", "whole times", "must reach", ""], [*map(cells, found)]
+    )
 
 
 def cells(one: Measured) -> list[str]:
     """A line of the table."""
-    middle = "" if one.median is None else f"{one.median:.3g}"
+    whole = "" if one.whole is None else f"{one.whole:.3g}"
     spread = "" if one.low is None or one.high is None else f"{one.low:.3g} to {one.high:.3g}"
     wanted = f"<= {one.at_most:.4g}" if one.at_most is not None else ""
     wanted = f">= {one.at_least:,.4g}" if one.at_least is not None else wanted
     verdict = {True: "reached", False: "**not reached**", None: ""}[one.reached]
     value = f"{one.value:,.0f}" if one.value >= 1000 else f"{one.value:.3g}"
-    return [one.what, one.where, f"{value} {one.unit}".strip(), middle, spread, wanted, verdict]
+    return [one.what, one.where, f"{value} {one.unit}".strip(), spread, whole, wanted, verdict]

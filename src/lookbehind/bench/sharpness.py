@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lookbehind.bench.timing import Effort, Measured, Work, interleaved, least, mark, ratio
+from lookbehind.bench.timing import Effort, Measured, Work, in_rounds, mark, ratio, ratios
 from lookbehind.measures.sharpness import RADII, m_sharpness
 from lookbehind.models import build
 
@@ -40,8 +42,8 @@ def sharpness(effort: Effort, batch: int = 128) -> list[Measured]:
         "forward": forward,
         "forward and backward": forward_backward,
     }
-    times = interleaved(works, effort, warm_up=1)
-    b, radii = least(times["forward and backward"]) / least(times["forward"]), len(RADII)
+    times = in_rounds(lambda: works, effort)
+    b, radii = median(ratios(times, "forward and backward", "forward")), len(RADII)
     floor = (radii + b) / (radii * (1 + b))
     what = f"sharpness at {radii} radii / one radius at a time"
     return [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -10,12 +12,17 @@ from torch import Tensor
 from lookbehind.bench.authors import AuthorsLookbehind
 from lookbehind.bench.peers import peers
 from lookbehind.bench.problems import ALPHA, LR, MOMENTUM, RHO, Problem
-from lookbehind.bench.timing import Effort, Measured, Work, interleaved, least, ratio, uncertainty
+from lookbehind.bench.timing import Effort, Measured, Work, in_rounds, least, ratio, uncertainty
 from lookbehind.optim.methods import LookbehindSAM
 
 LIMITS = {"resnet": 1.03, "convnet": 1.10, "mlp": 1.30}
 AUTHORS = {"resnet": 1.75, "convnet": 1.75, "mlp": 2.0}
 GROWTH = (2, 3, 5, 8, 12, 20)
+
+
+def made(works: Mapping[str, Callable[[], Work]]) -> Callable[[], dict[str, Work]]:
+    """A function that makes all of them anew."""
+    return lambda: {name: make() for name, make in works.items()}
 
 
 def _base(parameters: object) -> torch.optim.SGD:
@@ -56,11 +63,11 @@ def against_the_floor(problem: Problem, ks: Sequence[int], effort: Effort) -> It
     """Lookbehind's step over its floor, with the check for non-finite numbers and without."""
     for k in ks:
         works = {
-            "ours": lookbehind_step(problem, k),
-            "propagate": lookbehind_step(problem, k, "propagate"),
-            "floor": floor(problem, k),
+            "ours": partial(lookbehind_step, problem, k),
+            "propagate": partial(lookbehind_step, problem, k, "propagate"),
+            "floor": partial(floor, problem, k),
         }
-        times = interleaved(works, effort)
+        times = in_rounds(made(works), effort)
         what = f"Lookbehind step, k = {k} / ({k + 1} passes + {k} base steps)"
         yield ratio(times, "ours", "floor", what, problem.name, at_most=LIMITS.get(problem.name))
         yield ratio(times, "propagate", "floor", f'{what}, nonfinite="propagate"', problem.name)
@@ -68,10 +75,11 @@ def against_the_floor(problem: Problem, ks: Sequence[int], effort: Effort) -> It
 
 def growth(problem: Problem, ks: Sequence[int], effort: Effort) -> Measured:
     """How much the ratio to the floor changes over k: the greatest over the least."""
-    works: dict[str, Work] = {}
+    works: dict[str, Callable[[], Work]] = {}
     for k in ks:
-        works |= {f"ours {k}": lookbehind_step(problem, k), f"floor {k}": floor(problem, k)}
-    times = interleaved(works, effort)
+        works[f"ours {k}"] = partial(lookbehind_step, problem, k)
+        works[f"floor {k}"] = partial(floor, problem, k)
+    times = in_rounds(made(works), effort)
     values = [ratio(times, f"ours {k}", f"floor {k}", "", "").value for k in ks]
     what = f"step / floor, the greatest over the least for k = {ks[0]} to {ks[-1]}"
     return Measured(what, problem.name, max(values) / min(values), at_most=1.05)
@@ -79,10 +87,10 @@ def growth(problem: Problem, ks: Sequence[int], effort: Effort) -> Measured:
 
 def against_the_authors(problem: Problem, k: int, effort: Effort) -> Measured:
     """The authors' 2k evaluations and copies over our step."""
-    works = {"authors": authors_step(problem, k), "ours": lookbehind_step(problem, k)}
+    works = {"authors": partial(authors_step, problem, k), "ours": partial(lookbehind_step, problem, k)}
     limit = AUTHORS.get(problem.name)
     what = f"the authors' way / ours, k = {k}"
-    return ratio(interleaved(works, effort), "authors", "ours", what, problem.name, at_least=limit)
+    return ratio(in_rounds(made(works), effort), "authors", "ours", what, problem.name, at_least=limit)
 
 
 def difference_to_the_authors(problem: Problem, k: int, steps: int = 3) -> float:
@@ -113,16 +121,18 @@ def _authors_on(model: torch.nn.Module, closure: Callable[[], Tensor], k: int) -
     return lambda: optimizer.step(closure)
 
 
+def _on_fresh(make: Callable[[torch.nn.Module, Callable[[], Tensor]], Work], problem: Problem) -> Work:
+    return make(*problem.fresh())
+
+
 def against_the_peers(problem: Problem, effort: Effort) -> Iterator[Measured]:
     """Our SAM and ASAM over the fastest of the others; and the fastest over itself, for the spread."""
     for name, adaptive in (("SAM", False), ("ASAM", True)):
-        works: dict[str, Work] = {peer: make(*problem.fresh()) for peer, make in peers(adaptive).items()}
-        times = interleaved(works, effort)
-        others = [peer for peer in times if peer != "ours"]
-        fastest = min(others, key=lambda peer: least(times[peer]))
-        make = peers(adaptive)[fastest]
-        twice = {fastest: make(*problem.fresh()), "again": make(*problem.fresh())}
-        again = interleaved(twice, effort)
+        makes = peers(adaptive)
+        every = {peer: partial(_on_fresh, make, problem) for peer, make in makes.items()}
+        times = in_rounds(made(every), effort)
+        fastest = min(makes.keys() - {"ours"}, key=lambda peer: median([least(some[peer]) for some in times]))
+        again = in_rounds(made(dict.fromkeys((fastest, "again"), every[fastest])), effort)
         what = f"{name}: ours / the fastest peer ({fastest})"
         room = uncertainty(again, "again", fastest)
         yield ratio(times, "ours", fastest, what, problem.name, at_most=1.0 + room)

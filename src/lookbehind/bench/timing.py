@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import quantiles, stdev
+from statistics import median, quantiles, stdev
 from time import perf_counter
 
 Work = Callable[[], object]
-Times = Mapping[str, list[list[float]]]
+Times = Mapping[str, Sequence[Sequence[float]]]
 """Of every work and repetition the seconds of its pieces, one after the other."""
 _marks: list[float] = []
 
@@ -21,19 +21,28 @@ def mark() -> None:
 
 @dataclass(frozen=True)
 class Effort:
-    """How often works are repeated."""
+    """How often works are made, and repeated."""
 
-    repetitions: int
+    rounds: int = 1
+    """The same work can be some percent faster or slower for all its life, by where its memory happens to lie: in
+    every round it is made anew."""
+    repetitions: int = 1
+    """In every round."""
     seconds: float = 0.0
-    """Short works are repeated more often, until all of them together have taken so long."""
+    """Short works are repeated more often, until all of them together have taken so long in a round."""
 
-    def at_most(self, repetitions: int) -> Effort:
-        """The same with fewer repetitions."""
-        return replace(self, repetitions=max(1, min(self.repetitions, repetitions)))
+    def at_most(self, rounds: int) -> Effort:
+        """The same with fewer rounds."""
+        return replace(self, rounds=max(1, min(self.rounds, rounds)))
 
 
-def interleaved(works: Mapping[str, Work], effort: Effort, warm_up: int = 2) -> dict[str, list[list[float]]]:
-    """Seconds of the pieces of every work in every repetition.
+def in_rounds(make: Callable[[], Mapping[str, Work]], effort: Effort) -> list[Times]:
+    """Make works and let them take turns, in every round."""
+    return [interleaved(make(), effort) for _ in range(effort.rounds)]
+
+
+def interleaved(works: Mapping[str, Work], effort: Effort, warm_up: int = 1) -> Times:
+    """Seconds of the pieces of every work in every repetition of a round.
 
     The works take turns, beginning with another one each time.
     """
@@ -61,19 +70,16 @@ def least(repetitions: Sequence[Sequence[float]]) -> float:
     return float(sum(min(piece) for piece in zip(*repetitions, strict=True)))
 
 
-def uncertainty(times: Times, work: str, same: str, parts: int = 4) -> float:
-    """How far the ratio of the least times of two equal works is from 1, and its standard error.
+def ratios(rounds: Sequence[Times], above: str, below: str) -> list[float]:
+    """Of every round the least time of one work over that of another."""
+    return [least(times[above]) / least(times[below]) for times in rounds]
 
-    The error is that of the ratios in some interleaved parts of the repetitions, each of which sees a part only of what
-    the whole sees.
-    """
-    ratios = [
-        least(some) / least(others)
-        for i in range(parts)
-        if (some := times[work][i::parts]) and (others := times[same][i::parts])
-    ]
-    error = stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
-    return abs(least(times[work]) / least(times[same]) - 1) + error
+
+def uncertainty(rounds: Sequence[Times], work: str, same: str) -> float:
+    """How far the ratio of two equal works is from 1, and its standard error over the rounds."""
+    found = ratios(rounds, work, same)
+    error = stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
+    return abs(median(found) - 1) + error
 
 
 @dataclass(frozen=True)
@@ -84,13 +90,13 @@ class Measured:
     where: str
     """The network, or what else was measured on."""
     value: float
-    """Of the least times, where times were measured: what disturbs a measurement makes it longer, never shorter."""
-    median: float | None = None
-    """Of the ratios of whole times in all repetitions."""
+    """A ratio is the median over the rounds of that of the least times: what disturbs a measurement makes it longer."""
     low: float | None = None
-    """Their lower quartile."""
+    """Lower quartile over the rounds."""
     high: float | None = None
-    """Their upper quartile."""
+    """Upper quartile."""
+    whole: float | None = None
+    """The median over all repetitions of the ratio of whole times, with whatever disturbed them."""
     at_most: float | None = None
     at_least: float | None = None
     unit: str = ""
@@ -104,7 +110,7 @@ class Measured:
 
 
 def ratio(
-    times: Times,
+    rounds: Sequence[Times],
     above: str,
     below: str,
     what: str,
@@ -113,7 +119,9 @@ def ratio(
     at_most: float | None = None,
     at_least: float | None = None,
 ) -> Measured:
-    """The :func:`least` time of ``above`` over that of ``below``, with the quartiles of the ratio of whole times."""
-    found = [sum(a) / sum(b) for a, b in zip(times[above], times[below], strict=True)]
+    """The median over the rounds of the least time of ``above`` over that of ``below``, with its quartiles."""
+    found = ratios(rounds, above, below)
     low, middle, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
-    return Measured(what, where, least(times[above]) / least(times[below]), middle, low, high, at_most, at_least)
+    pairs = [pair for times in rounds for pair in zip(times[above], times[below], strict=True)]
+    whole = median([sum(a) / sum(b) for a, b in pairs])
+    return Measured(what, where, middle, low, high, whole, at_most, at_least)
