@@ -25,7 +25,8 @@ def put(directory: Path) -> None:
     words = (
         f"{sum(one['reached'] for one in judged)} of {len(judged)} of what was wanted is reached, {also} also by whole "
         f"times. {about['rounds']} rounds (3 for growth and sharpness) of {about['repetitions']} repetitions and "
-        f"{about['seconds']:g} seconds or more, {about['threads']} thread. {versions}; {about['machine']}; {about['when']}."
+        f"{about['seconds']:g} seconds or more, {about['threads']} thread. {versions}; {about['machine']}; "
+        f"{about['when']}."
     )
     table = (directory / "results.md").read_text().strip()
     text, replaced = re.subn(
