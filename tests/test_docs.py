@@ -80,6 +80,7 @@ def test_every_page_is_in_the_navigation():
 
 def test_the_site_builds_strictly(tmp_path):
     """Broken links, pages outside the navigation and unknown names are errors."""
+    pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}

@@ -103,7 +103,9 @@ def plain_loop(make_optimizer, steps: int = STEPS, max_norm: float | None = 1.0)
         {"params": [(n, p) for n, p in model.named_parameters() if n in decays], "weight_decay": 0.1},
         {"params": [(n, p) for n, p in model.named_parameters() if n not in decays], "weight_decay": 0.0},
     ]
-    base = torch.optim.AdamW(groups, lr=0.01, fused=True)
+    # its default depends on the version of torch
+    fused = transformers.TrainingArguments.__dataclass_fields__["optim"].default == "adamw_torch_fused"
+    base = torch.optim.AdamW(groups, lr=0.01, fused=fused)
     optimizer = make_optimizer(base)
     optimizer.clip = None if max_norm is None else lb.clip_norm(max_norm)
     scheduler = transformers.get_cosine_schedule_with_warmup(optimizer, 0, STEPS)
@@ -451,7 +453,9 @@ def sharded(trainer):
 
 
 def parallel(trainer):
-    trainer.accelerator.state.parallelism_config = accelerate.ParallelismConfig()
+    config = trainer.accelerator.state.parallelism_config = accelerate.ParallelismConfig()
+    if not hasattr(config, "sp_backend"):  # which old versions lack, and transformers reads
+        config.sp_backend = None
 
 
 def xla(trainer):

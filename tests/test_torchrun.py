@@ -11,6 +11,7 @@ import time
 
 import pytest
 import torch
+from problems import OLD_TORCH
 
 from lookbehind import cli
 from lookbehind.training import loop
@@ -19,6 +20,9 @@ from lookbehind.training.run import Run
 from lookbehind.training.train import Storage, load, train
 
 QUICK = ["--epochs", "2", "--batch-size", "100"]
+
+
+WAYS = ("ddp",) if OLD_TORCH else ("ddp", "fsdp")
 
 
 def torchrun(*words, processes=2, wait=True):
@@ -58,7 +62,7 @@ def ends(directory):
 def trained(tmp_path_factory):
     """The same run with DDP and with FSDP2."""
     out = tmp_path_factory.mktemp("torchrun")
-    for parallel in ("ddp", "fsdp"):
+    for parallel in WAYS:
         words = ["--method", "lookbehind-sam", "--parallel", parallel, *QUICK, "--out", str(out / parallel)]
         code, shown = torchrun(*words)
         assert code == 0, shown
@@ -66,6 +70,7 @@ def trained(tmp_path_factory):
     return out
 
 
+@pytest.mark.skipif(OLD_TORCH, reason="FSDP2 on the CPU needs torch 2.7")
 def test_ddp_and_fsdp_are_the_same_training(trained):
     ddp, fsdp = (only_run(trained / parallel) for parallel in ("ddp", "fsdp"))
     # not to the last bits: FSDP2 needs another memory format, whose sums are rounded otherwise
@@ -83,7 +88,7 @@ def test_ddp_and_fsdp_are_the_same_training(trained):
 
 
 def test_they_are_measured_like_any_other_run(trained, capsys):
-    for parallel in ("ddp", "fsdp"):
+    for parallel in WAYS:
         directory = only_run(trained / parallel)
         assert cli.main(["evaluate", str(directory), "--json"]) == 0
         (found,) = json.loads(capsys.readouterr().out)
@@ -104,7 +109,14 @@ def test_processes_that_climb_apart_are_m_sam_with_their_parts_as_micro_batches(
     assert end["train_accuracy"] == expected["train_accuracy"]
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.skipif(not OLD_TORCH, reason="is for torch below 2.7")
+def test_fsdp_on_the_cpu_is_refused_where_torch_is_too_old(tmp_path):
+    code, shown = torchrun("--method", "sam", "--parallel", "fsdp", *QUICK, "--out", str(tmp_path))
+    assert code != 0
+    assert "parallel='fsdp' on the CPU needs torch 2.7 or newer" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("parallel", WAYS)
 def test_a_killed_process_ends_all_and_the_same_command_goes_on(tmp_path, parallel):
     words = ["--method", "lookahead-sam", "--epochs", "6", "--batch-size", "100", "--parallel", parallel]
     started = torchrun(*words, "--out", str(tmp_path / "killed"), wait=False)

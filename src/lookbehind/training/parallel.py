@@ -23,6 +23,14 @@ def started_by_torchrun() -> bool:
     return "WORLD_SIZE" in os.environ and "RANK" in os.environ
 
 
+def _check_torch(model: nn.Module) -> None:
+    on_cpu = any(p.device.type == "cpu" for p in model.parameters())
+    if on_cpu and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7):
+        raise ValueError(
+            f"parallel='fsdp' on the CPU needs torch 2.7 or newer, and this is {torch.__version__}: give --parallel ddp"
+        )
+
+
 @contextmanager
 def joined(device: str) -> Iterator[Team]:
     """Join the other processes of torchrun; alone where there are none."""
@@ -83,6 +91,7 @@ class Team:
         if self.world == 1:
             return model
         if parallel == "fsdp":
+            _check_torch(model)
             from torch.distributed.fsdp import fully_shard  # takes a second to import
 
             model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # FSDP2 wants it so
