@@ -39,8 +39,9 @@ lint: $(VENV)/.installed
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 
+# memory that is given back and fetched again all the time costs page faults, which would hide everything else
 bench: $(VENV)/.installed
-	$(RUN)/lookbehind bench
+	MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=8000000000 MALLOC_TOP_PAD_=268435456 $(RUN)/lookbehind bench
 
 docs: $(VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -28,13 +29,13 @@ class Bench:
 
     only: tuple[str, ...] = ()
     """Some of: steps, authors, peers, growth, memory, sharpness, pipeline, import. All if not given."""
-    rounds: int = 5
+    rounds: int = 9
     """In each of them all works are made anew, for it matters where their memory lies; median and quartiles are over
     them."""
-    repetitions: int = 3
+    repetitions: int = 2
     """Of every work in a round, at least. Of every piece of it (a pass, and what lies between two of them) the least
     time counts."""
-    seconds: float = 2.0
+    seconds: float = 1.5
     """Short works are repeated more often, until those that take turns have taken so long together."""
     tiny: bool = False
     """Networks of no size: shows in seconds that it works, and nothing else."""
@@ -78,6 +79,7 @@ def _write(wanted: Bench, found: Iterable[Measured]) -> None:
         "seconds": wanted.seconds,
         "threads": wanted.threads,
         "tiny": wanted.tiny,
+        "allocator": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MALLOC_")},
         "versions": versions(),
         "machine": machine("cpu"),
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
