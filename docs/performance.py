@@ -6,7 +6,10 @@ The table between the two marks is replaced; what is written by hand around it s
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
+
+from lookbehind.bench.timing import Measured
 
 PAGE = Path(__file__).parent / "performance.md"
 BEGIN, END = "<!-- measured -->", "<!-- end -->"
@@ -15,17 +18,16 @@ BEGIN, END = "<!-- measured -->", "<!-- end -->"
 def put(directory: Path) -> None:
     """The table, how much of it is reached, and where it was measured."""
     found = json.loads((directory / "results.json").read_text())
-    about, judged = found["about"], [one for one in found["measured"] if one["reached"] is not None]
-    medians = [one["value"] if one["whole"] is None else one["whole"] for one in judged]
-    also = sum(
-        m >= one["at_least"] if one["at_most"] is None else m <= one["at_most"]
-        for m, one in zip(medians, judged, strict=True)
-    )
+    about = found["about"]
+    every = [Measured(**{key: value for key, value in one.items() if key != "reached"}) for one in found["measured"]]
+    judged = [one for one in every if one.reached is not None]
+    also = sum(replace(one, value=one.whole or one.value).reached or False for one in judged)
+    kept = "glibc keeps its memory" if about["allocator"] else "glibc as it is"
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     words = (
-        f"{sum(one['reached'] for one in judged)} of {len(judged)} of what was wanted is reached, {also} also by whole "
+        f"{sum(one.reached or False for one in judged)} of {len(judged)} of what was wanted is reached, {also} also by whole "
         f"times. {about['rounds']} rounds (3 for growth and sharpness) of {about['repetitions']} repetitions and "
-        f"{about['seconds']:g} seconds or more, {about['threads']} thread. {versions}; {about['machine']}; "
+        f"{about['seconds']:g} seconds or more, {about['threads']} thread, {kept}. {versions}; {about['machine']}; "
         f"{about['when']}."
     )
     table = (directory / "results.md").read_text().strip()

@@ -681,11 +681,6 @@ def test_a_search_with_few_seeds_leaves_the_best_settings_to_the_others(tmp_path
     line = next(line for line in table["lines"] if line[0] == "Lookbehind-SAM")
     assert line[1].startswith(f"{end(chosen['honest'], 1)['test_accuracy']:.2f}")
     assert "the first 1, which are not shown" in (page / "report.html").read_text()
-    # more seeds that search find a search that is not complete, whatever was chosen before
-    page = reproduce(replace(wanted, seeds=3, search_seeds=2, train=False))["table1"]
-    table = json.loads((page / "results.json").read_text())["tables"][0]
-    both = len({chosen["honest"], chosen["paper"]}) > 1
-    assert next(line for line in table["lines"] if line[0] == "Lookbehind-SAM")[1] == "not finished" or both
 
 
 def test_lifelong_settings_can_be_searched_on_the_first_tasks(tmp_path):

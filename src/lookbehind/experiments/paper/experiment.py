@@ -24,7 +24,7 @@ class Experiment(Heading):
     best_of_rows: bool = False
     """Does it show every row at its best settings by either protocol, and nothing else?"""
     one_protocol: bool = False
-    """By the first protocol only."""
+    """By the first protocol only: what the other would choose is not trained."""
 
 
 CIFAR_TASKS = ("c10-rn34", "c10-wrn", "c100-rn50", "c100-wrn")

@@ -182,13 +182,13 @@ def runs_of_experiment(wanted: Reproduction, name: str) -> list[Job]:
         tasks = tuple(scale.tasks_of(experiment(name).tasks))
         found = Findings(scale, searching, tasks, known(wanted, name, runs.values()), searching)
         protocols = found.protocols[:1] if experiment(name).one_protocol else found.protocols
-        best = [(task, chosen) for task, arm in rows for chosen in _searched(found, task, arm, protocols)]
+        best = [(task, chosen) for task, arm in rows for chosen in _chosen(found, task, arm, protocols)]
         for seed in wanted.shown(name):
             runs |= {run.id: run for task, arm in best for run in arm.runs(task, range(seed, seed + 1))}
     return list(runs.values())
 
 
-def _searched(found: Findings, task: Task, arm: Arm, protocols: Iterable[str]) -> Iterator[Arm]:
+def _chosen(found: Findings, task: Task, arm: Arm, protocols: Iterable[str]) -> Iterator[Arm]:
     """What a finished search chose, by each of these protocols."""
     for protocol in protocols:
         if (best := found.choice(task, arm, PROTOCOLS[protocol])) is not None:

@@ -13,7 +13,6 @@ from lookbehind.experiments.cluster import run_all_on_ray
 from lookbehind.experiments.paper.catalogue import experiment
 from lookbehind.experiments.paper.checkpoints import Checkpoint
 from lookbehind.experiments.paper.findings import Findings
-from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.plan import Reproduction, check_rows, known, runs_of_experiment, unfinished
 from lookbehind.experiments.paper.scale import Task
 from lookbehind.experiments.pool import Coming, Ended, Told, run_all
@@ -96,8 +95,13 @@ def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str,
     runs = runs_of_experiment(wanted, name)
     tasks = tuple(scale.tasks_of(this.tasks))
     # rows that were not asked for are shown too, if they are there
-    every = [run for task in tasks for arm in this.arms(task, scale) for run in _all_runs(arm, task, seeds)]
-    found = known(wanted, name, every)
+    every = {
+        run.id: run
+        for task in tasks
+        for arm in this.arms(task, scale)
+        for run in (*arm.search(task, seeds), *arm.runs(task, seeds))
+    }
+    found = known(wanted, name, every.values())
     lacking = sum(run.id not in found for run in runs)
     notices = list(dict.fromkeys(errors))
     if lacking:
@@ -115,11 +119,6 @@ def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str,
     out = Path(wanted.storage.out) / wanted.scale / name
     write_pages(out, this, this.show(Findings(scale, wanted.shown(name), tasks, found, wanted.searching(name))), about)
     return out
-
-
-def _all_runs(arm: Arm, task: Task, seeds: range) -> list[Job]:
-    """Whatever a page may show of a row, trained or not."""
-    return [*arm.search(task, seeds), *arm.runs(task, seeds)]
 
 
 def _settings(wanted: Reproduction, tasks: Sequence[Task], seeds: range, finished: int, runs: int) -> dict[str, Any]:

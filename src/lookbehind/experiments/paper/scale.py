@@ -75,7 +75,7 @@ class LifelongGrid:
     meta_ks: tuple[int, ...]
     """Inner steps of C-MAML."""
     meta_rhos: tuple[float, ...]
-    """Radii of Lookbehind-C-MAML, whose steps cost up to ten times those of replay."""
+    """Radii of Lookbehind-C-MAML, whose steps cost seven to fourteen times those of replay."""
 
 
 @dataclass(frozen=True)

@@ -131,4 +131,5 @@ EXPERIMENT = Experiment(
     arms=arms,
     show=show,
     best_of_rows=True,
+    one_protocol=True,
 )
