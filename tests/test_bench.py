@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import count
 
 import pytest
@@ -12,7 +13,7 @@ from lookbehind.bench import timing
 from lookbehind.bench.peers import peers
 from lookbehind.bench.problems import problems
 from lookbehind.bench.run import PARTS, Bench, bench, cells
-from lookbehind.bench.steps import authors_step, difference_to_the_authors, floor, lookbehind_step
+from lookbehind.bench.steps import authors_step, difference_to_the_authors, floor, in_turn, lookbehind_step, ours
 from lookbehind.bench.timing import Effort, Measured, in_rounds, interleaved, ratio, uncertainty
 
 
@@ -32,7 +33,7 @@ def test_works_take_turns_beginning_with_another_one_each_time():
 def test_a_ratio_is_that_of_the_least_times_of_every_round(monkeypatch):
     """1.5, 3 and 2 in three rounds; 2, 3 and 4, then 3 and 2 of whole times."""
     first = {"a": [[1.0, 1.0], [4.0, 5.0], [3.5, 0.5]], "b": [[1.0], [3.0], [1.0]]}
-    rounds = [first, {"a": [[3.0]], "b": [[1.0]]}, {"a": [[2.0]], "b": [[1.0]]}]
+    rounds = [first, {"a": [[2.0, 1.0]], "b": [[1.0]]}, {"a": [[1.1, 0.5]], "b": [[0.8]]}]
     found = ratio(rounds, "a", "b", "", "", at_most=2.1)
     assert (found.value, found.low, found.high, found.whole) == (2.0, 1.75, 2.5, 3.0)
     assert found.reached is True
@@ -51,9 +52,36 @@ def test_a_ratio_is_that_of_the_least_times_of_every_round(monkeypatch):
 def test_the_pieces_of_a_step_are_its_passes_and_what_lies_between_them():
     problem = problems(tiny=True)["mlp"]
     for make in (lookbehind_step, floor, authors_step):
-        ((pieces,),) = interleaved({"a": make(problem, 2)}, Effort()).values()
+        ((pieces,),) = interleaved({"a": make(*problem.fresh(), 2)}, Effort()).values()
         passes = 4 if make is authors_step else 3
         assert len(pieces) == 2 * passes + 1
+
+
+def test_works_of_a_round_share_one_network():
+    """Which every one of them moves; the next round has another."""
+    problem, seen = problems(tiny=True)["mlp"], []
+
+    def noting(model, closure):
+        step = lookbehind_step(model, closure, 2)
+        seen.append((model, [p.detach().clone() for p in model.parameters()]))
+        return step
+
+    in_turn(problem, {"a": noting, "two calls": peers(False)["two calls"], "b": noting}, Effort(rounds=2))
+    first, second, third, _ = seen
+    assert first[0] is second[0] is not third[0]
+    for (model, starts), network in ((first, problem.network), (third, problem.network)):
+        assert all(torch.equal(a, b) for a, b in zip(starts, network.parameters(), strict=True))
+        assert all(not torch.equal(a, b) for a, b in zip(starts, model.parameters(), strict=True))
+        assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_what_is_ours_is_what_lies_between_the_passes():
+    """Least pieces of the step: 3, 9, 2, 9, 4, of the floor 1, 10, 1, 10, 2: 9 - 4 over 24."""
+    rounds = [
+        {"ours": [[3.0, 9.0, 2.0, 9.0, 5.0]], "floor": [[1.0, 10.0, 1.0, 10.0, 2.0]]},
+        {"ours": [[4.0, 9.5, 2.0, 9.5, 4.0]], "floor": [[2.0, 11.0, 3.0, 12.0, 4.0]]},
+    ]
+    assert ours(rounds) == pytest.approx(5 / 24)
 
 
 def test_the_uncertainty_of_a_ratio_is_that_of_equal_works():
@@ -110,7 +138,11 @@ def test_all_parts_run_and_are_written(tmp_path):
     told = []
     found = bench(Bench(tiny=True, rounds=1, repetitions=1, out=tmp_path), told.append)
     assert {words.split()[0] for words in told} == set(PARTS)
-    assert all(one.value > 0 or "difference" in one.what for one in found)
+    # a step of microseconds may take less than its floor, so what is ours in it may be less than nothing
+    signed = [one for one in found if "share of what is ours" in one.what or "difference" in one.what]
+    assert signed
+    assert all(math.isfinite(one.value) for one in signed)
+    assert all(one.value > 0 for one in found if one not in signed)
     content = json.loads((tmp_path / "results.json").read_text())
     assert len(content["measured"]) == len(found)
     assert content["about"]["tiny"] is True

@@ -21,6 +21,7 @@ class AuthorsLookbehind:
 
     def __init__(self, base: Optimizer, *, rho: float, k: int, alpha: float) -> None:
         self.base, self.rho, self.k, self.alpha = base, rho, k, alpha
+        self.descents = 0
         self.parameters = [p for group in base.param_groups for p in group["params"]]
         self.slow = [p.detach().clone() for p in self.parameters]
         self.fast = [p.detach().clone() for p in self.parameters]
@@ -29,18 +30,13 @@ class AuthorsLookbehind:
         """Climb and descend k times, each with gradients of its own."""
         for _ in range(self.k):
             closure()
-            self._climb()
+            self.ascent_step()
             closure()
-            self._descend()
-        with torch.no_grad():
-            for p, slow, fast in zip(self.parameters, self.slow, self.fast, strict=True):
-                p.copy_(fast)
-                p.copy_(self.alpha * p + (1 - self.alpha) * slow)
-                fast.copy_(p)
-                slow.copy_(p)
+            self.descent_step()
 
     @torch.no_grad()
-    def _climb(self) -> None:
+    def ascent_step(self) -> None:
+        """Climb along the gradient."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = torch.stack([g.norm(p=2) for g in gradients]).norm(p=2) + 1e-16
         for p in self.parameters:
@@ -51,7 +47,8 @@ class AuthorsLookbehind:
         self.base.zero_grad()
 
     @torch.no_grad()
-    def _descend(self) -> None:
+    def descent_step(self) -> None:
+        """Let the base step on the fast weights; after the k-th time, follow with the slow ones."""
         backups = []
         for p, fast in zip(self.parameters, self.fast, strict=True):
             backup = torch.zeros_like(p)
@@ -63,3 +60,13 @@ class AuthorsLookbehind:
             fast.copy_(p)
             p.copy_(backup)
         self.base.zero_grad()
+        self.descents += 1
+        if self.descents % self.k == 0:
+            self._follow()
+
+    def _follow(self) -> None:
+        for p, slow, fast in zip(self.parameters, self.slow, self.fast, strict=True):
+            p.copy_(fast)
+            p.copy_(self.alpha * p + (1 - self.alpha) * slow)
+            fast.copy_(p)
+            slow.copy_(p)

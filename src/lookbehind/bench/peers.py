@@ -9,10 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from lookbehind.bench.problems import LR, MOMENTUM, RHO
+from lookbehind.bench.timing import Work
 from lookbehind.optim.methods import ASAM, SAM
 
-Step = Callable[[], object]
-Make = Callable[[nn.Module, Callable[[], Tensor]], Step]
+OURS = ("ours", "ours, nonfinite=propagate")
+"""With the check for numbers that are not finite, and without it, as the peers are."""
+Closure = Callable[[], Tensor]
+Make = Callable[[nn.Module, Closure], Work]
+"""A way to take steps on a network."""
 
 
 class FirstAndSecondStep(torch.optim.Optimizer):
@@ -65,12 +69,14 @@ class FirstAndSecondStep(torch.optim.Optimizer):
         return whole
 
 
-def _ours(adaptive: bool) -> Make:
-    def make(model: nn.Module, closure: Callable[[], Tensor]) -> Step:
+def _ours(adaptive: bool, nonfinite: str = "raise") -> Make:
+    def make(model: nn.Module, closure: Closure) -> Work:
         base = torch.optim.SGD(model.named_parameters(), lr=LR, momentum=MOMENTUM)
         # the peers scale all parameters by |w|, and compute no cosine
         optimizer = (
-            ASAM(base, rho=RHO, eta=0.0, scale="all", cosine="none") if adaptive else SAM(base, rho=RHO, cosine="none")
+            ASAM(base, rho=RHO, eta=0.0, scale="all", cosine="none", nonfinite=nonfinite)
+            if adaptive
+            else SAM(base, rho=RHO, cosine="none", nonfinite=nonfinite)
         )
         return lambda: optimizer.step(closure)
 
@@ -78,7 +84,7 @@ def _ours(adaptive: bool) -> Make:
 
 
 def _two_calls(adaptive: bool) -> Make:
-    def make(model: nn.Module, closure: Callable[[], Tensor]) -> Step:
+    def make(model: nn.Module, closure: Closure) -> Work:
         optimizer = FirstAndSecondStep(
             model.parameters(), torch.optim.SGD, rho=RHO, adaptive=adaptive, lr=LR, momentum=MOMENTUM
         )
@@ -95,7 +101,7 @@ def _two_calls(adaptive: bool) -> Make:
 
 
 def _pytorch_optimizer(adaptive: bool, foreach: bool) -> Make:
-    def make(model: nn.Module, closure: Callable[[], Tensor]) -> Step:
+    def make(model: nn.Module, closure: Closure) -> Work:
         import pytorch_optimizer
 
         optimizer = pytorch_optimizer.SAM(
@@ -113,8 +119,9 @@ def _pytorch_optimizer(adaptive: bool, foreach: bool) -> Make:
 
 
 def peers(adaptive: bool) -> dict[str, Make]:
-    """Ours first, and the others; pytorch_optimizer where it is installed."""
-    found = {"ours": _ours(adaptive), "two calls": _two_calls(adaptive)}
+    """Those of ``OURS`` first, and the others; pytorch_optimizer where it is installed."""
+    found = dict(zip(OURS, (_ours(adaptive), _ours(adaptive, "propagate")), strict=True))
+    found["two calls"] = _two_calls(adaptive)
     try:
         import pytorch_optimizer  # noqa: F401
     except ImportError:

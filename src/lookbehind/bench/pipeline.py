@@ -14,11 +14,12 @@ from lookbehind.data.batches import Batches
 from lookbehind.data.vision import Images
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2471, 0.2435, 0.2616)
+BATCH = 128
 
 
 def by_batches(images: Images, epoch: int = 0) -> None:
     """What the training loop does: an epoch in random order, augmented, normalised, in the network's layout."""
-    for _ in Batches(images, MEAN, STD, 128, augmentation="crop-flip").epoch(epoch):
+    for _ in Batches(images, MEAN, STD, BATCH, augmentation="crop-flip").epoch(epoch):
         pass
 
 
@@ -27,13 +28,17 @@ def by_images(images: Images) -> None:
     from PIL import Image, ImageOps
 
     generator = torch.Generator().manual_seed(0)
+    batch = []
     for image in images.pixels:
         picture = ImageOps.expand(Image.fromarray(image.permute(1, 2, 0).numpy()), 4)
         y, x, mirror = torch.randint(9, (3,), generator=generator).tolist()
         picture = picture.crop((x, y, x + 32, y + 32))
         picture = ImageOps.mirror(picture) if mirror % 2 else picture
         tensor = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8).view(1, 32, 32, 3)
-        normalised(tensor.permute(0, 3, 1, 2), MEAN, STD)
+        batch.append(normalised(tensor.permute(0, 3, 1, 2), MEAN, STD))
+        if len(batch) == BATCH:
+            torch.cat(batch)
+            batch.clear()
 
 
 def pipeline(repetitions: int, count: int = 12_800, workers: int = 2) -> list[Measured]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -19,7 +18,9 @@ from lookbehind.bench.problems import Problem, problems
 from lookbehind.bench.sharpness import sharpness
 from lookbehind.bench.timing import Effort, Measured
 from lookbehind.optim.checks import count, non_negative, one_of
+from lookbehind.training.allocator import keep_memory
 
+HEADS = ("what", "where", "measured", "quartiles", "whole times", "must reach", "")
 PARTS = ("steps", "authors", "peers", "growth", "memory", "sharpness", "pipeline", "import")
 
 
@@ -29,10 +30,10 @@ class Bench:
 
     only: tuple[str, ...] = ()
     """Some of: steps, authors, peers, growth, memory, sharpness, pipeline, import. All if not given."""
-    rounds: int = 9
-    """In each of them all works are made anew, for it matters where their memory lies; median and quartiles are over
+    rounds: int = 5
+    """In each of them the network is made anew, for it matters where its weights lie; median and quartiles are over
     them."""
-    repetitions: int = 2
+    repetitions: int = 3
     """Of every work in a round, at least. Of every piece of it (a pass, and what lies between two of them) the least
     time counts."""
     seconds: float = 1.5
@@ -57,6 +58,7 @@ def bench(wanted: Bench, tell: Callable[[str], None] = lambda what: None) -> lis
     """Measure, and write what was found, after every piece of it."""
     before = torch.get_num_threads()
     torch.set_num_threads(wanted.threads)
+    keep_memory()  # page faults would hide everything else
     found: list[Measured] = []
     try:
         for part in wanted.only or PARTS:
@@ -79,7 +81,7 @@ def _write(wanted: Bench, found: Iterable[Measured]) -> None:
         "seconds": wanted.seconds,
         "threads": wanted.threads,
         "tiny": wanted.tiny,
-        "allocator": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MALLOC_")},
+        "keeps_memory": keep_memory(),
         "versions": versions(),
         "machine": machine("cpu"),
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -127,9 +129,7 @@ def lines(found: Iterable[Measured]) -> list[str]:
     """As a table of Markdown."""
     from lookbehind.experiments.markdown import table_lines
 
-    return table_lines(
-        ["what", "where", "measured", "quartiles", "whole times", "must reach", ""], [*map(cells, found)]
-    )
+    return table_lines(HEADS, [*map(cells, found)])
 
 
 def cells(one: Measured) -> list[str]:

@@ -23,9 +23,22 @@ def _loss(model: nn.Module, batch: Batch) -> Tensor:
 def sharpness(effort: Effort, batch: int = 128) -> list[Measured]:
     """The floor is ``(R + b) / (R (1 + b))``, with R radii and b the cost of forward and backward over forward."""
     torch.manual_seed(0)
-    model = build("resnet8-narrow", classes=10).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     inputs = torch.randn(batch, 3, 32, 32).contiguous(memory_format=torch.channels_last)
     batches = [(inputs, torch.randint(10, (batch,)))] * 2
+
+    times = in_rounds(lambda: _works(batches), effort)
+    b, radii = median(ratios(times, "forward and backward", "forward")), len(RADII)
+    floor = (radii + b) / (radii * (1 + b))
+    what = f"sharpness at {radii} radii / one radius at a time"
+    return [
+        ratio(times, "together", "one by one", what, "resnet", at_most=1.05 * floor),
+        Measured("its floor, from the cost of the passes alone", "resnet", floor),
+    ]
+
+
+def _works(batches: list[Batch]) -> dict[str, Work]:
+    """On a new network."""
+    model = build("resnet8-narrow", classes=10).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward() -> None:
         with torch.no_grad():
@@ -36,17 +49,9 @@ def sharpness(effort: Effort, batch: int = 128) -> list[Measured]:
         for one in batches:
             torch.autograd.grad(_loss(model.eval(), one), list(model.parameters()))
 
-    works: dict[str, Work] = {
+    return {
         "together": lambda: m_sharpness(model, _loss, batches, RADII),
         "one by one": lambda: [m_sharpness(model, _loss, batches, (radius,)) for radius in RADII],
         "forward": forward,
         "forward and backward": forward_backward,
     }
-    times = in_rounds(lambda: works, effort)
-    b, radii = median(ratios(times, "forward and backward", "forward")), len(RADII)
-    floor = (radii + b) / (radii * (1 + b))
-    what = f"sharpness at {radii} radii / one radius at a time"
-    return [
-        ratio(times, "together", "one by one", what, "resnet", at_most=1.05 * floor),
-        Measured("its floor, from the cost of the passes alone", "resnet", floor),
-    ]

@@ -41,15 +41,14 @@ def in_rounds(make: Callable[[], Mapping[str, Work]], effort: Effort) -> list[Ti
     return [interleaved(make(), effort) for _ in range(effort.rounds)]
 
 
-def interleaved(works: Mapping[str, Work], effort: Effort, warm_up: int = 1) -> Times:
+def interleaved(works: Mapping[str, Work], effort: Effort) -> Times:
     """Seconds of the pieces of every work in every repetition of a round.
 
     The works take turns, beginning with another one each time.
     """
     names = list(works)
     for work in works.values():
-        for _ in range(warm_up):
-            work()
+        work()  # to warm up
     times: dict[str, list[list[float]]] = {name: [] for name in names}
     done, taken = 0, 0.0
     while done < effort.repetitions or taken < effort.seconds:
@@ -70,8 +69,22 @@ def least(repetitions: Sequence[Sequence[float]]) -> float:
     return float(sum(min(piece) for piece in zip(*repetitions, strict=True)))
 
 
+def between_passes(repetitions: Sequence[Sequence[float]]) -> float:
+    """Of that what lies between the passes: every second piece, from the first on."""
+    return least([pieces[::2] for pieces in repetitions])
+
+
+def together(rounds: Sequence[Times], work: str) -> list[Sequence[float]]:
+    """All repetitions of a work, of all rounds."""
+    return [repetition for times in rounds for repetition in times[work]]
+
+
 def ratios(rounds: Sequence[Times], above: str, below: str) -> list[float]:
-    """Of every round the least time of one work over that of another."""
+    """Of every round the least time of one work over that of another.
+
+    Not the least of all rounds: where the clock of a processor depends on its neighbours, a moment without them would
+    decide everything.
+    """
     return [least(times[above]) / least(times[below]) for times in rounds]
 
 
@@ -122,6 +135,6 @@ def ratio(
     """The median over the rounds of the least time of ``above`` over that of ``below``, with its quartiles."""
     found = ratios(rounds, above, below)
     low, middle, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
-    pairs = [pair for times in rounds for pair in zip(times[above], times[below], strict=True)]
+    pairs = zip(together(rounds, above), together(rounds, below), strict=True)
     whole = median([sum(a) / sum(b) for a, b in pairs])
     return Measured(what, where, middle, low, high, whole, at_most, at_least)

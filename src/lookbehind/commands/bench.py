@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
+from lookbehind.bench.run import HEADS, bench, cells
 from lookbehind.bench.run import Bench as Wanted
-from lookbehind.bench.run import bench, cells
 from lookbehind.commands.shared import say
 
 
@@ -29,7 +29,7 @@ class Bench:
         """Measure and print; the exit code tells nothing, for a busy machine is no error."""
         with console.status("measuring") as status:
             found = bench(self.bench, lambda what: status.update(f"measuring {what}"))
-        table = Table("what", "where", "measured", "quartiles", "must reach", "")
+        table = Table(*HEADS)
         for one in found:
             table.add_row(*cells(one))
         console.print(table)
