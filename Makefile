@@ -13,20 +13,23 @@ RUN := $(VENV)/bin
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# says why; an environment that was made here and never finished goes, for another Python would be used with it
+NOT_INSTALLED = { tail -n 25 $(VENV)/install.log; test -e $@ || test ! -e $(VENV)/.made-here || rm -rf $(VENV); exit 1; }
+
 .PHONY: demo test minimum lint bench docs dist figures clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
-	@echo "setting up $(VENV): a minute or two, once"
-	test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
-	$(RUN)/python -m pip install --quiet --editable '.[dev]'
+	@echo "setting up $(VENV): 2 to 4 minutes, once (to watch: tail -f $(VENV)/install.log)"
+	test -e $(VENV) || { $(PYTHON) -m venv $(VENV) && touch $(VENV)/.made-here; } || { rm -rf $(VENV); exit 1; }
+	$(RUN)/python -m pip install --editable '.[dev]' >$(VENV)/install.log 2>&1 || $(NOT_INSTALLED)
 	touch $@
 
 demo: $(VENV)/.installed
 	$(RUN)/lookbehind compare --data digits --methods sgd sam asam lookbehind-sam lookbehind-asam --seeds 3 --measures sharpness noise --sigmas 0 0.1 0.2 0.3 0.4 0.5 --draws 3 --out out/demo
 
-# one torch thread per worker: two workers fill two cores
+# one torch thread per worker: two workers fill two cores; many tests start processes, which should find their bytecode
 test: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # old versions of other libraries warn of much, and what needs a newer torch skips itself
 minimum:
@@ -39,9 +42,8 @@ lint: $(VENV)/.installed
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 
-# memory that is given back and fetched again all the time costs page faults, which would hide everything else
 bench: $(VENV)/.installed
-	MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=8000000000 MALLOC_TOP_PAD_=268435456 $(RUN)/lookbehind bench
+	$(RUN)/lookbehind bench
 
 docs: $(VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
@@ -58,5 +60,6 @@ dist: $(VENV)/.installed
 figures: $(VENV)/.installed
 	$(RUN)/python docs/idea.py
 
+# everything that can be made again in minutes; trained runs (out/) and data sets (data/) stay
 clean:
-	rm -rf $(VENV) .venv-minimum .mypy_cache .pytest_cache .ruff_cache dist out site
+	rm -rf $(VENV) .venv-minimum .mypy_cache .pytest_cache .ruff_cache dist site

@@ -1,11 +1,16 @@
 """Put the pages of `lookbehind reproduce` into the documentation: python docs/collect.py out/paper/laptop laptop
 
-Tables and figures go to docs/results/laptop/, a page for each; what is written by hand beside them stays as it is.
+Tables and figures go to docs/results/laptop/, a page for each; what is written by hand beside them stays as it is, and
+so do claims of experiments that are not among them.
 """
 
+import re
 import shutil
 import sys
 from pathlib import Path
+
+from lookbehind.experiments.paper.catalogue import IDS
+from lookbehind.experiments.paper.index import page_of
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -20,10 +25,25 @@ def collect(source: Path, name: str) -> list[Path]:
             shutil.copyfile(figure, out / "figures" / figure.name)
         pages.append(out / f"{page.parent.name}.md")
         shutil.copyfile(page, pages[-1])
-    claims = (source / "index.md").read_text()
     pages.append(out / "claims.md")
-    pages[-1].write_text(claims.replace("/results.md)", ".md)").replace("/report.html)", ".md)"))
+    new = (source / "index.md").read_text().replace("/results.md)", ".md)").replace("/report.html)", ".md)")
+    old = pages[-1].read_text() if pages[-1].exists() else ""
+    pages[-1].write_text(page_of(_merged(_lines(old), _lines(new))))
     return pages
+
+
+def _lines(page: str) -> list[list[str]]:
+    """The lines of its table, cell by cell."""
+    cells = [re.split(r"(?<!\\) \| ", line[2:-2]) for line in page.splitlines() if line.startswith("| [")]
+    return [[cell.replace("\\|", "|") for cell in line] for line in cells]
+
+
+def _merged(old: list[list[str]], new: list[list[str]]) -> list[list[str]]:
+    """The new lines in place of those of the same experiments, and the others that were there; in the usual order."""
+    replaced = {line[0] for line in new}
+    every = [line for line in old if line[0] not in replaced] + new
+    order = [f"[{name}]({name}.md)" for name in IDS]
+    return sorted(every, key=lambda line: order.index(line[0]))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def put(directory: Path) -> None:
     every = [Measured(**{key: value for key, value in one.items() if key != "reached"}) for one in found["measured"]]
     judged = [one for one in every if one.reached is not None]
     also = sum(replace(one, value=one.whole or one.value).reached or False for one in judged)
-    kept = "glibc keeps its memory" if about["allocator"] else "glibc as it is"
+    kept = "glibc keeps its memory" if about["keeps_memory"] else "the C library's allocator as it is"
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     words = (
         f"{sum(one.reached or False for one in judged)} of {len(judged)} of what was wanted is reached, {also} also by "

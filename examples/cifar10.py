@@ -1,7 +1,7 @@
 """CIFAR-10 with Lookbehind in one file (pip install 'lookbehind[experiments]'): python examples/cifar10.py
 
 A wide ResNet, crops and flips, a cosine schedule, a checkpoint after every epoch from which the same command goes on:
-96 percent and more take a GPU and an evening. To see it run on a laptop:
+it takes a GPU and an evening. To see it run on a laptop:
 
     python examples/cifar10.py --data digits --model convnet --augmentation none --batch-size 32 --epochs 20
 """
@@ -30,7 +30,7 @@ parser.add_argument("--batch-size", type=int, default=128)
 parser.add_argument("--lr", type=float, default=0.1)
 parser.add_argument("--rho", type=float, default=0.05)
 parser.add_argument("--k", type=int, default=2)
-parser.add_argument("--alpha", type=float, default=0.5)
+parser.add_argument("--alpha", type=lambda word: word if word == "adaptive" else float(word), default=0.5)
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--out", type=Path, help="the checkpoint; out/DATA-MODEL-seedN.pt if not given")
 

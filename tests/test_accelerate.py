@@ -147,16 +147,20 @@ def test_a_saved_state_goes_on_bit_for_bit(tmp_path):
 
 
 @pytest.mark.parametrize("method", [lb.SAM, lookbehind_sam, lb.LookbehindASAM])
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_scaled_gradients_change_nothing(method, by_hand):
+@pytest.mark.parametrize("way", ["closure", "given", "given to Accelerate's own step"])
+def test_scaled_gradients_change_nothing(method, way):
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, growth_interval=2)
     accelerator, model, optimizer = prepared(lambda base: method(base, scaler=scaler), scaler, torch.float32)
     for step in range(4):
         closure = backward_of(accelerator, model, batch(step, dtype=torch.float32))
-        if by_hand:
-            optimizer.step(lb.given(closure(), closure))
-        else:
+        if way == "closure":
             accelerated_step(accelerator, optimizer, closure)
+        elif way == "given":
+            loss = accelerated_step(accelerator, optimizer, lb.given(closure(), closure))
+            assert not loss.requires_grad
+            assert all(parameter.grad is None for parameter in model.parameters())
+        else:
+            optimizer.step(lb.given(closure(), closure))
     assert same(values(model), plain_loop(method, dtype=torch.float32)[0])
     assert scaler.get_scale() == 4 * SCALE
 

@@ -35,6 +35,8 @@ BAD = [
     (lambda b: lb.LookbehindASAM(b, rho=-1), ValueError, ["rho=-1"]),
     (lambda b: lb.Lookahead(b, k=0), ValueError, ["k=0"]),
     (lambda b: lb.Lookahead(b, alpha=2), ValueError, ["alpha=2"]),
+    (lambda b: lb.Lookahead(b, model="net"), TypeError, ["model='net'", "torch.nn.Module"]),
+    (lambda b: lb.Lookahead(b, model=net()), ValueError, ["model=", "none of the parameters"]),
     (lambda b: lb.Lookahead(b, momentum="zero"), ValueError, ["momentum='zero'", "'reset'"]),
     (lambda b: lb.Lookahead(lb.Lookahead(b)), TypeError, ["Lookahead(Lookahead(SGD))", "already"]),
     (lambda b: lb.SAM(lb.SAM(b)), TypeError, ["SharpnessAware(SharpnessAware(SGD))", "already"]),

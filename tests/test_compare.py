@@ -150,6 +150,21 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path, monkeypatch):
     ]
 
 
+def test_a_comparison_without_a_finished_run_leaves_an_earlier_one_alone(tmp_path, monkeypatch):
+    storage = Storage(out=tmp_path)
+    compare(Comparison(methods=("sgd",), seeds=1, jobs=1, settings=QUICK, storage=storage))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    assert tmp_path / "results.json" in before
+
+    def failing(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "train", failing)
+    with pytest.raises(KeyboardInterrupt):
+        compare(Comparison(methods=("sam",), seeds=1, jobs=1, settings=QUICK, storage=storage))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
 def test_a_warning_of_a_run_is_told_once(tmp_path, monkeypatch):
     def warning(run, *args, **kwargs):
         import warnings
@@ -203,6 +218,29 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     process.wait()
     assert len(workers) == 2
     assert waited_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+
+
+def test_a_second_interrupt_does_not_wait_for_workers(tmp_path):
+    """Which cannot end their step here: they stand still."""
+    words = ["--methods", "sgd", "sam", "--seeds", "1", "--jobs", "2", "--epochs", "100000", "--out", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lookbehind.cli", "compare", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    workers = waited_for(lambda: len(list(tmp_path.glob("runs/*/records.jsonl"))) == 2 and children_of(process.pid))
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1)  # for the workers, with one
+    os.kill(process.pid, signal.SIGINT)
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Ctrl-C again stops at once" in " ".join(shown.split())
+    assert waited_for(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), 10)
 
 
 def waited_for(condition, seconds=120):
@@ -350,7 +388,7 @@ def test_an_interrupt_of_a_single_process_saves_where_it_is(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     shown, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopping: the run saves where it is" in shown
+    assert "stopping: the run ends its step" in shown
     (checkpoint, *_) = sorted(tmp_path.glob("runs/*/checkpoint-*.pt"), key=lambda p: -int(p.name.split("-")[1]))
     assert int(checkpoint.name.split("-")[1]) > 0
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import lookbehind as lb
+from lookbehind.optim.ranks import average_over_ranks
 
 OPTIONS = {
     "sam": lambda base, **o: lb.SAM(base, rho=0.1, **o),
@@ -318,3 +319,15 @@ def test_what_cannot_climb_apart_is_refused():
         lb.SAM(sgd(net()), ranks="apart")
     with pytest.raises(ValueError, match="choose one of 'together', 'apart'"):
         lb.SAM(sgd(net()), ranks="alone")
+
+
+def complex_means(rank):
+    everywhere, on_one = (nn.Parameter(torch.zeros(2, dtype=torch.complex128)) for _ in range(2))
+    everywhere.grad = (rank + 1) * torch.tensor([1 + 2j, 4j], dtype=torch.complex128)
+    on_one.grad = torch.tensor([2 + 0j, 6j], dtype=torch.complex128) if rank else None
+    told = average_over_ranks([everywhere, on_one], None, torch.tensor(float(rank)))
+    return everywhere.grad.tolist(), on_one.grad.tolist(), float(told)
+
+
+def test_complex_gradients_are_averaged_too(ranks):
+    assert ranks.run(complex_means) == [([1.5 + 3j, 6j], [1 + 0j, 3j], 0.5)] * 2

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from lookbehind.lifelong import metrics
 from lookbehind.lifelong.heads import OneHead, own_head
-from lookbehind.lifelong.learners import Meta, MetaLearner, ReplayLearner
+from lookbehind.lifelong.learners import Meta, MetaLearner, ReplayLearner, _parts
 from lookbehind.lifelong.memory import Reservoir
 from lookbehind.lifelong.run import LifelongSettings
 from lookbehind.training.methods import base_optimizer
@@ -270,9 +270,10 @@ def test_replay_equals_its_pseudo_code(method, clip_ascent):
     model, memory, draws = network(), Reservoir(9), random.Random(0)
     base = base_optimizer("sgd", model, lr=0.3, momentum=0.0, weight_decay=0.0)
     optimizer = run.optimizing.optimizer(base, model, run)
-    learner = ReplayLearner(model, optimizer, memory, classes_per_task=N, replay=4, gradients=run.gradients)
+    learner = ReplayLearner(model, optimizer, memory, classes_per_task=N, replay=4)
     for inputs, labels in minibatches():
         learner.learn(inputs, labels, draws, first_epoch=False)
+    assert learner.evaluations == run.gradients_per_minibatch
     for found, expected in zip(model.parameters(), naive_replay(method, clip_ascent), strict=True):
         assert torch.allclose(found, expected, rtol=0, atol=1e-12)
 
@@ -300,7 +301,7 @@ def meta_learner(
 
 
 def naive_meta_loss(model: nn.Module, start: list[Tensor], chunks: list, everything: tuple, meta: Meta) -> Tensor:
-    """Algorithms 3 and 4 as facts.md reads them, on lists of tensors with torch.autograd alone."""
+    """Algorithms 3 and 4 as docs/lifelong.md reads them, on lists of tensors with torch.autograd alone."""
     names = [name for name, _ in model.named_parameters()]
     fast, offset, losses = list(start), [torch.zeros_like(w) for w in start], []
     for x, y in chunks:
@@ -450,6 +451,8 @@ def test_a_batch_smaller_than_the_number_of_inner_steps_has_one_example_each():
     x, y = minibatches()[0]
     learner.learn(x[:2], y[:2], random.Random(0), first_epoch=True)
     assert len(learner.memory) == 2
+    assert [len(part) for part in _parts(x[:2], 5)] == [1, 1]
+    assert learner.evaluations == 3  # two inner steps and the outer one
 
 
 @pytest.mark.parametrize(
@@ -473,9 +476,7 @@ def test_wrong_meta_settings_are_named(changes, message):
 def test_gradients_are_counted(meta, monkeypatch):
     """As many as the naive form takes: every inner gradient, and one for each loss of the outer step."""
     learner = meta_learner(meta)
-    inner, outer = [], []
-    plain = learner._gradient
-    monkeypatch.setattr(learner, "_gradient", lambda *a: (inner.append(1), plain(*a))[1])
+    outer = []
     answers = learner._answers
     monkeypatch.setattr(learner, "_answers", lambda w, e: (outer.append(len(e[1])), answers(w, e))[1])
     chunks, everything = examples()

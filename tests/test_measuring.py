@@ -143,9 +143,9 @@ def test_a_damaged_file_of_measures_is_made_again(finished):
     [
         ({"measures": ("sharp",)}, "measures='sharp': choose one of 'sharpness', 'noise', 'analog'"),
         ({"draws": 0}, "draws=0"),
-        ({"sigmas": (-1.0,)}, "sigma=-1.0"),
+        ({"sigmas": (-1.0,)}, "sigmas=-1.0"),
         ({"images": 0}, "images=0"),
-        ({"radii": (0.0,)}, "radius=0.0: give a number above 0"),
+        ({"radii": (0.0,)}, "radii=0.0: give a number above 0"),
         ({"radii": 0.05}, r"radii=0.05: give several in a tuple, such as radii=\(0.05,\)"),
         ({"sigmas": 1}, r"sigmas=1: give several in a tuple"),
         ({"bits": 8}, r"bits=8: give several in a tuple"),
@@ -249,8 +249,8 @@ def test_saved_runs_are_measured_and_reported(tmp_path, capsys):
     ("words", "message"),
     [
         (["--measures", "sharp"], "measures='sharp'"),
-        (["--measures", "sharpness", "--radii", "0"], "radius=0.0"),
-        (["--measures", "noise", "--sigmas", "-1"], "sigma=-1.0"),
+        (["--measures", "sharpness", "--radii", "0"], "radii=0.0"),
+        (["--measures", "noise", "--sigmas", "-1"], "sigmas=-1.0"),
         (["--measures", "towards", "--towards", "/nowhere"], "/nowhere has no run.json"),
         (["--out", "run.json"], "out=run.json: a file"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from inspect import signature
 from itertools import pairwise
 
 import pytest
@@ -13,6 +14,7 @@ import lookbehind as lb
 from lookbehind.optim.ascent import asam
 from lookbehind.optim.descent import mean_with_clean
 from lookbehind.optim.interpolation import constant
+from lookbehind.optim.methods import Options
 
 # --- reach, averaging, T
 
@@ -211,3 +213,12 @@ def test_parts_are_values_that_compose():
     assert "asam(eta=0.1, scale=auto, at=slow), descent=mean_with_clean, interpolation=constant(alpha=0.5)" in repr(
         optimizer
     )
+
+
+def test_options_stand_in_three_places_alike():
+    """In the optimizer, in what the named methods take, and in what is printed and a saved state compared by."""
+    parts = {"base", "rho", "k", "ascent", "descent", "interpolation"}
+    every = set(signature(lb.SharpnessAware).parameters) - parts
+    assert set(Options.__annotations__) == every
+    compared = set(lb.SAM(sgd(net()))._settings())
+    assert compared & every == every - {"model", "nonfinite", "restore", "cosine", "scaler", "offload"}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked import Script
 
 from lookbehind.data import files
 from lookbehind.data.vision import load as load_data
@@ -61,33 +62,27 @@ def only_run(out: Path) -> Path:
     return directory
 
 
-def start(out: Path, method: str, minutes: float) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", TRAIN, method, str(minutes), str(out)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
 @pytest.mark.parametrize(
     ("method", "minutes"),
     [("lookahead-sam", 0.0), ("lookbehind-m-asam", 5.0), ("sgd+lookbehind-sam@2", 0.0)],
 )
 def test_killed_at_random_moments_it_ends_the_same_bit_for_bit(method, minutes, tmp_path):
     """With checkpoints after every step (0 minutes) and only after epochs (5)."""
-    whole = start(tmp_path / "whole", method, minutes)
-    _, problems = whole.communicate()
-    assert whole.returncode == 0, problems
+    whole = Script(TRAIN, method, str(minutes), str(tmp_path / "whole"))
+    told = whole.ended()
+    assert whole.returncode == 0, told
     chance, kills = random.Random(f"{method} {minutes}"), 0
     for _ in range(40):
-        process = start(tmp_path / "killed", method, minutes)
+        process = Script(TRAIN, method, str(minutes), str(tmp_path / "killed"))
         if kills < 2:
             for _ in range(chance.randrange(1, 6)):  # so many steps, or the end
                 process.stdout.readline()
             time.sleep(chance.uniform(0, 0.05))
             process.send_signal(signal.SIGKILL)
-        _, problems = process.communicate()
+        told = process.ended()
         if process.returncode == 0:
             break
-        assert process.returncode == -signal.SIGKILL, problems
+        assert process.returncode == -signal.SIGKILL, told
         kills += 1
     assert kills >= 2
     assert_same(only_run(tmp_path / "killed"), only_run(tmp_path / "whole"))

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from forked import Script
 
 from lookbehind import LookbehindSAM, cli, switching
 from lookbehind.data.text import load_text
@@ -109,12 +107,12 @@ def test_a_run_that_is_killed_goes_on_bit_for_bit(tmp_path):
     run = SETTINGS.run(method, 0)
     straight, killed = Storage(out=tmp_path / "one"), Storage(out=tmp_path / "two")
     train(run, straight)
-    command = [sys.executable, "-c", TRAIN, method, str(killed.out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = Script(TRAIN, method, str(killed.out))
     for _ in range(3):
         process.stdout.readline()
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.send_signal(signal.SIGKILL)
+    process.ended()
+    assert process.returncode == -signal.SIGKILL
     assert not (killed.directory(run) / "weights.pt").exists()
     train(run, killed)
     assert_same(run, straight, killed)

@@ -23,6 +23,7 @@ try:
     from lookbehind.commands.train import Train
     from lookbehind.commands.translate import Translate
     from lookbehind.commands.translation import Translation
+    from lookbehind.training.allocator import keep_memory
 except ImportError as error:  # the core installs with torch alone
     sys.exit(f"the command line needs {error.name}: pip install 'lookbehind[experiments]'")
 
@@ -64,6 +65,8 @@ def parsed(arguments: Sequence[str]) -> Command:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program."""
+    if arguments is None:  # the process is ours alone
+        keep_memory()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     console = Console()
     errors = Console(stderr=True)

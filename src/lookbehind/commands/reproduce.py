@@ -45,6 +45,8 @@ class Reproduce:
             for verdict in verdicts:
                 say(console, f"{name}: {verdict['verdict']}: {verdict['claim']} ({verdict['where']})", wrapped=True)
             say(console, f"report   {out / 'report.html'}")
+        if pages and not wanted.at.judges:
+            say(console, f"the scale {wanted.scale} {wanted.at.about}: its verdicts mean nothing", wrapped=True)
         if pages:
             say(console, f"claims   {out.parent / 'index.md'}")
         for one in watch.failed:

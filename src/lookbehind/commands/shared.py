@@ -77,7 +77,7 @@ def trained_alone(console: Console, run: Job, storage: Storage) -> tuple[int, li
 def trained_with_page(
     console: Console, run: Job, storage: Storage, command: str, report: str
 ) -> tuple[int, list[Record]]:
-    """The same, and its page by a module of :mod:`lookbehind.experiments`; what came out is on the terminal."""
+    """The same, and its page by a module of ``lookbehind.experiments``; what came out is on the terminal."""
     began = monotonic()
     code, records = trained_alone(console, run, storage)
     if records:

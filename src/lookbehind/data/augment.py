@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 AUGMENTATIONS = ("none", "flip", "crop-flip", "crop-flip-brightness", "resized-crop-flip")
-"""What a training image may go through; :func:`augmented` says what each does."""
+"""What a training image may go through; ``augmented`` says what each does."""
 
 
 def normalised(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -22,7 +22,8 @@ def normalised(pixels: Tensor, mean: Sequence[float], std: Sequence[float]) -> T
         return torch.empty_like(pixels[:1], dtype=torch.float32).copy_(channels)
 
     scale, shift = [1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]
-    return torch.addcmul(image(shift), pixels.float(), image(scale))
+    values = pixels.to(torch.float32, copy=True)
+    return torch.addcmul(image(shift), values, image(scale), out=values)  # in place: half the memory to go through
 
 
 def picked(pixels: Tensor, index: Tensor) -> Tensor:
@@ -34,20 +35,20 @@ def picked(pixels: Tensor, index: Tensor) -> Tensor:
 
 
 def check_augmentation(augmentation: str) -> None:
-    """Refuse what is not one of :data:`AUGMENTATIONS`."""
+    """Refuse what is not one of ``AUGMENTATIONS``."""
     if augmentation not in AUGMENTATIONS:
         raise ValueError(f"augmentation={augmentation!r}: choose one of {', '.join(AUGMENTATIONS)}")
 
 
 def augmented(pixels: Tensor, augmentation: str, generator: torch.Generator) -> Tensor:
-    """A batch after one of :data:`AUGMENTATIONS`, of the same shape and type.
+    """A batch after one of ``AUGMENTATIONS``, of the same shape and type.
 
     - ``none``: as it is;
     - ``flip``: every image mirrored with probability 1/2;
-    - ``crop-flip``: shifted by up to 4 pixels, zeros coming in, and mirrored (:func:`cropped_and_flipped`);
-    - ``crop-flip-brightness``: then made darker or brighter by up to a quarter (:func:`brightened`);
+    - ``crop-flip``: shifted by up to 4 pixels, zeros coming in, and mirrored (``cropped_and_flipped``);
+    - ``crop-flip-brightness``: then made darker or brighter by up to a quarter (``brightened``);
     - ``resized-crop-flip``: a part of random area and aspect in the size of the whole, and mirrored
-      (:func:`random_resized_crops`).
+      (``random_resized_crops``).
     """
     check_augmentation(augmentation)
     if augmentation == "none":
@@ -71,20 +72,22 @@ def _draw(high: int, count: int, generator: torch.Generator) -> Tensor:
 def cropped_and_flipped(pixels: Tensor, generator: torch.Generator, *, padding: int = 4, flip: bool = True) -> Tensor:
     """Every image shifted by up to ``padding`` pixels (zeros come in) and mirrored with probability 1/2.
 
-    Fastest for channels-last images, and its result is channels-last. Rows are copied in one piece; then every row
-    gathers its columns, backwards where the image is mirrored.
+    Fastest for channels-last images, and its result is channels-last. What is to be mirrored is appended to the padded
+    images, mirrored; then every row of the result is a run of memory that is copied in one piece.
     """
     count, channels, height, width = pixels.shape
-    device = pixels.device
-    top = _draw(2 * padding + 1, count, generator).to(device)
-    columns = _draw(2 * padding + 1, count, generator).to(device) + torch.arange(width, device=device)
-    if flip:
-        columns = torch.where(coins(count, generator).to(device), columns.flip(1), columns)
-    padded = F.pad(pixels.permute(0, 2, 3, 1), (0, 0, padding, padding, padding, padding)).contiguous()
-    first = torch.arange(count, device=device)[:, None] * padded.shape[1] + top
-    rows = padded.flatten(2).flatten(0, 1).index_select(0, (first + torch.arange(height, device=device)).flatten())
-    bytes_of_columns = (columns[:, :, None] * channels + torch.arange(channels, device=device)).flatten(1)
-    taken = rows.view(count, height, -1).gather(2, bytes_of_columns[:, None].expand(-1, height, -1))
+    top, left = (_draw(2 * padding + 1, count, generator) for _ in range(2))
+    mirrored = coins(count, generator) if flip else torch.zeros_like(top, dtype=torch.bool)
+    which = mirrored.flatten().nonzero().flatten()  # before it goes to the device, which nothing here waits for
+    padded = pixels.new_zeros(count + len(which), height + 2 * padding, width + 2 * padding, channels)
+    inside = padded[:, padding : padding + height, padding : padding + width]
+    inside[:count] = pixels.permute(0, 2, 3, 1)
+    inside[count:] = picked(pixels, which).flip(3).permute(0, 2, 3, 1)
+    image = torch.where(mirrored, count - 1 + mirrored.cumsum(0), torch.arange(count, device=top.device)[:, None])
+    left = torch.where(mirrored, 2 * padding - left, left)  # the same columns, counted from the other side
+    row = image * padded.shape[1] + top + torch.arange(height, device=top.device)
+    runs = padded.flatten().unfold(0, width * channels, channels)
+    taken = runs.index_select(0, (row * padded.shape[2] + left).flatten().to(pixels.device))
     return taken.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
@@ -143,7 +146,7 @@ def random_resized_crops(
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     flip: bool = True,
 ) -> Tensor:
-    """A random part of every image (:func:`crop_boxes`) resized to ``size`` bilinearly, mirrored with probability 1/2.
+    """A random part of every image (``crop_boxes``) resized to ``size`` bilinearly, mirrored with probability 1/2.
 
     Like cutting the part out and resizing it, each pixel rounded. There is no anti-aliasing, which makes no difference
     unless a part is larger than ``size``.

@@ -40,7 +40,7 @@ class Batches:
         std: per channel.
         size: images per minibatch; the last of an epoch may be smaller.
         seed: draws order and augmentation.
-        augmentation: see :data:`~lookbehind.data.augment.AUGMENTATIONS`.
+        augmentation: see ``AUGMENTATIONS``.
         device: where the minibatches are wanted.
     """
 

@@ -79,7 +79,7 @@ class _Files:
 
 
 class ImageFolder:
-    """Labelled image files of any size, an :class:`~lookbehind.data.vision.ImageSource`.
+    """Labelled image files of any size, an ``ImageSource``.
 
     For evaluation the shorter side is resized to ``resize`` and the ``size`` x ``size`` in the middle is taken; for
     training a random part is resized to ``size`` x ``size``: both by Pillow, bilinearly or bicubically with
@@ -94,7 +94,7 @@ class ImageFolder:
         memory: bytes that decoded images may take. If all images fit, each is decoded once, when it is first used, else
             every time. A quarter of the machine's memory unless given; subsets share it, and each is judged by itself.
 
-    Example:
+    Examples:
         >>> names, paths, labels = class_folders(Path("data/imagenet/train"))
         >>> images = ImageFolder(paths, labels)
         >>> images.batch(torch.arange(64)).shape
@@ -175,8 +175,8 @@ class ImageFolder:
     def augmented(self, index: Tensor, augmentation: str, generator: torch.Generator) -> Tensor:
         """The images for training: uint8 (n, 3, size, size), a pure function of the arguments.
 
-        ``resized-crop-flip`` cuts a random box out of the full image (:func:`~lookbehind.data.augment.crop_boxes`),
-        resizes it and mirrors it with probability 1/2; ``none`` is :meth:`batch`.
+        ``resized-crop-flip`` cuts a random box out of the full image (``crop_boxes``),
+        resizes it and mirrors it with probability 1/2; ``none`` is ``batch``.
         """
         check_augmentation(augmentation)
         if augmentation == "none":

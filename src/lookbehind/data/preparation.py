@@ -30,7 +30,7 @@ PREPARATIONS: Mapping[str, Preparation | None] = {
 
 
 def prepared(data: VisionData, name: str) -> VisionData:
-    """The data as one of :data:`PREPARATIONS` wants it.
+    """The data as one of ``PREPARATIONS`` wants it.
 
     ``usual`` is as it was. ``vit`` normalises to ``(x - 0.5) / 0.5`` and resizes bicubically: for evaluation to 248,
     of which the 224 x 224 in the middle are taken, for training a random part to 224 x 224. Images in memory keep

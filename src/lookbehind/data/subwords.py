@@ -96,7 +96,7 @@ class Subwords:
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Subwords:
-        """From :meth:`state`."""
+        """From ``state``."""
         merges = tuple((one, other) for one, other in state["merges"])
         return cls(merges, Dictionary(tuple(state["source"])), Dictionary(tuple(state["target"])))
 
@@ -104,7 +104,7 @@ class Subwords:
 def learned(data: TextData, merges: int) -> Subwords:
     """Subwords of the training text; kept beside it.
 
-    Example:
+    Examples:
         >>> subwords = learned(load_text("multi30k", "data"), 5000)
         >>> subwords.pieces("hundehütte")
         ['hunde', 'hü', 'tte</w>']

@@ -19,7 +19,7 @@ class Split:
     """How a data set becomes a stream of tasks."""
 
     source: str
-    """The data set with the images, one of :data:`~lookbehind.data.vision.SETS`."""
+    """The data set with the images, one of ``SETS``."""
     tasks: int
     classes_per_task: int
     augmentation: str
@@ -94,7 +94,7 @@ def task_stream(
         tasks: use the first so many only; all if not given.
         validation: the share of each class's training images that is held out.
 
-    Example:
+    Examples:
         >>> stream = task_stream(load("cifar100"), 5, seed=0)
         >>> len(stream.tasks), len(stream.tasks[0].train)
         (20, 2250)

@@ -18,7 +18,6 @@ from lookbehind.data.files import unpack
 from lookbehind.data.kept import digest_of_parts, kept
 from lookbehind.data.number_words import number_sentences
 
-Lines = Sequence[str]
 PREPARATION = 1  # raised when text is prepared in another way, so that what was kept is made again
 
 
@@ -250,10 +249,10 @@ def load_text(name: str, directory: str | Path = "data") -> TextData:
     """Read parallel text from its official files.
 
     Args:
-        name: one of :data:`CORPORA`.
+        name: one of ``CORPORA``.
         directory: where the files are, in their official layout.
 
-    Example:
+    Examples:
         >>> data = load_text("multi30k", "data")
         >>> data.train.source[0]
         'zwei junge weiße männer sind im freien in der nähe vieler büsche .'

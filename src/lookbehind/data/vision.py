@@ -47,16 +47,16 @@ class ImageSource(Protocol):
         """Images for evaluation: uint8 (n, channels, height, width)."""
 
     def augmented(self, index: Tensor, augmentation: str, generator: torch.Generator) -> Tensor:
-        """Images for training, in the form of :meth:`batch`.
+        """Images for training, in the form of ``batch``.
 
-        ``augmentation`` is one of :data:`~lookbehind.data.augment.AUGMENTATIONS`. All draws come from the generator, so
+        ``augmentation`` is one of ``AUGMENTATIONS``. All draws come from the generator, so
         that the same index and state of the generator give the same batch.
         """
 
 
 @dataclass(frozen=True)
 class Images:
-    """Pixels in memory as uint8, (N, channels, height, width), and labels as int64: an :class:`ImageSource`."""
+    """Pixels in memory as uint8, (N, channels, height, width), and labels as int64: an ``ImageSource``."""
 
     pixels: Tensor
     labels: Tensor
@@ -97,7 +97,7 @@ class Images:
         return picked(self.pixels, index)
 
     def augmented(self, index: Tensor, augmentation: str, generator: torch.Generator) -> Tensor:
-        """The pixels after an augmentation of the whole batch (:func:`~lookbehind.data.augment.augmented`)."""
+        """The pixels after an augmentation of the whole batch (``augmented``)."""
         return augmented(picked(self.pixels, index), augmentation, generator)
 
 
@@ -275,12 +275,12 @@ def load(name: str, directory: str | Path = "data", *, seed: int = 0, allow_down
     """Read a data set from its official files, fetched first where they are missing.
 
     Args:
-        name: one of :data:`SETS`.
+        name: one of ``SETS``.
         directory: where the files are, in their official layout.
         seed: of the split, for data without an official one (digits).
         allow_download: whether missing files may be fetched.
 
-    Example:
+    Examples:
         >>> data = load("cifar10", "data")
         >>> train, validation = hold_out(data.train, 5000, seed=0)
     """

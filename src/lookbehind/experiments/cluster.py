@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lookbehind.experiments.pool import Ended, Notice, Tell, Told, train_and_measure
+from lookbehind.training.allocator import keep_memory
 from lookbehind.training.job import Job
 from lookbehind.training.measuring import Measures
 from lookbehind.training.records import read
@@ -84,6 +85,7 @@ def _progress(runs: Sequence[Job], storage: Storage, seen: dict[str, int]) -> It
 
 
 def _work(run: Job, storage: Storage, measures: Measures) -> tuple[Ended, list[Notice]]:
+    keep_memory()
     notices: list[Notice] = []
     keep = notices.append
     ended = train_and_measure(

@@ -113,7 +113,7 @@ def compare(comparison: Comparison, tell: Callable[[Told], None] = lambda told: 
 
     Runs train in processes of their own, unless ``jobs=1``: call it below ``if __name__ == "__main__":`` in a script.
 
-    Example:
+    Examples:
         >>> rows = compare(Comparison(methods=("sgd", "lookbehind-sam"), settings=Settings(data="digits")))
         >>> rows[1]["accuracy"]["mean"]
     """
@@ -194,8 +194,10 @@ def _write(
     if lacking:
         notices = [*notices, f"{lacking} of {total} runs are not finished: start again with the same command to go on"]
     rows = [row(method, some, _measures(some, comparison)) for method, some in done.items() if some]
+    if not rows:  # what an earlier comparison wrote is better than nothing
+        return []
     baseline = next(iter(runs))
-    if rows and not done[baseline]:
+    if not done[baseline]:
         notices = [*notices, f"{baseline} has no finished run: differences are to {rows[0]['method']} in its place"]
     costs = {r["gradient_evaluations"] for r in rows if not r["diverged"]}
     if comparison.budget == "gradients" and len(costs) > 1:

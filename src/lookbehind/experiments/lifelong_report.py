@@ -46,7 +46,8 @@ def write_report(out: Path, run: LifelongRun, records: Sequence[Record], command
             ),
             Grid(
                 "Every task",
-                "Accuracy when it had just been learned and in the end; what was lost since its best time.",
+                "Accuracy when it had just been learned and in the end; what was lost since its best time before "
+                "the last task (negative: gained).",
                 ["task", "when learned %", "in the end %", "lost"],
                 per_task,
             ),

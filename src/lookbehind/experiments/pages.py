@@ -39,10 +39,12 @@ def write_pages(out: Path, heading: Heading, output: Output, about: About) -> No
 
 
 def verdict_lines(where: str, verdict: Verdict) -> list[dict[str, str]]:
-    """A line for the claim, with its difference if it has one only; else one more for each of its comparisons."""
+    """A line for the claim with the least of its differences, and one for each comparison where there are several."""
     comparisons = verdict.comparisons
-    alone = interval(comparisons[0]) if len(comparisons) == 1 else ""
-    lines = [{"claim": verdict.claim.text, "where": where, "difference": alone, "verdict": verdict.words}]
+    known = [one for one in comparisons if one.difference is not None]
+    least = interval(min(known, key=lambda one: one.difference or 0.0)) if known else ""
+    least += f" (least of {len(known)})" if len(known) > 1 else ""
+    lines = [{"claim": verdict.claim.text, "where": where, "difference": least, "verdict": verdict.words}]
     if len(comparisons) > 1:
         lines += [
             {

@@ -17,6 +17,7 @@ from queue import Empty
 from time import monotonic
 from typing import Any
 
+from lookbehind.training.allocator import keep_memory
 from lookbehind.training.job import Job
 from lookbehind.training.measuring import Measures, Stopped, measured
 from lookbehind.training.records import Record
@@ -123,8 +124,13 @@ def _run_in_pool(todo: list[Job], storage: Storage, jobs: int, tell: Tell, measu
             return begun or {run.id for run in todo}  # none began: they all fail in the same way
         except KeyboardInterrupt:
             stop.set()
-            tell(Notice("stopping: every run saves where it is"))
-            pool.shutdown(cancel_futures=True)
+            workers = list(pool._processes.values())
+            tell(Notice("stopping: every run ends its step and saves where it is; Ctrl-C again stops at once"))
+            try:
+                pool.shutdown(cancel_futures=True)
+            except KeyboardInterrupt:
+                for worker in workers:  # a run that is killed goes on from its last checkpoint
+                    worker.kill()
             raise
         except BaseException:
             stop.set()
@@ -221,7 +227,7 @@ def _interrupts_as_requests(tell: Tell) -> Iterator[threading.Event]:
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
-        tell(Notice("stopping: the run saves where it is"))
+        tell(Notice("stopping: the run ends its step and saves where it is; Ctrl-C again stops at once"))
 
     with _handling_interrupts(handler, signal.SIGINT, signal.SIGTERM):
         yield asked
@@ -236,6 +242,7 @@ _stop: Any = None
 def _begin(queue: Any, stop: Any) -> None:
     global _queue, _stop
     _queue, _stop = queue, stop
+    keep_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent asks us to stop
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
 

@@ -183,7 +183,7 @@ def method_settings(run: Run) -> dict[str, Any]:
     for ascent, radius in radii.items():
         values["rho" if len(radii) == 1 else f"{ascent}_rho"] = radius
     values |= {name: getattr(run, name) for name in ("eta", "k", "alpha", "micro_batch") if name in read}
-    factor = run.lr_factor(run.methods[0])
+    factor = run.methods[0].lr_factor(run)
     return values | {"base": run.filled.base, "lr": float(run.filled.lr or 0.0) * factor}
 
 

@@ -39,7 +39,7 @@ def measure_saved(
 ) -> Saved:
     """Measure the network of a finished run.
 
-    Example:
+    Examples:
         >>> measure_saved(Path("out/compare/runs/sam-seed0-0123456789"), Measures(measures=("noise",)), Storage())
     """
     watch("accuracy")

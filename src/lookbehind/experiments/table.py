@@ -256,7 +256,7 @@ def _costs(others: Sequence[Row], baseline: Row) -> str:
     if not costs:
         return ""
     ends = list(dict.fromkeys(ratio(cost) for cost in (costs[0], costs[-1])))
-    return f"{'It costs' if len(others) == 1 else 'They cost'} {' to '.join(ends)} the gradients."
+    return f"{'It costs' if len(others) == 1 else 'The other methods cost'} {' to '.join(ends)} the gradients."
 
 
 def _chance(intervals: int) -> str:

@@ -34,7 +34,7 @@ UNSUPPORTED = {
 def accelerated_step(accelerator: Accelerator, optimizer: AcceleratedOptimizer, closure: Any) -> Any:
     """One step of an optimizer that ``accelerator.prepare`` has wrapped; with and without a GradScaler.
 
-    Accumulate in the closure, with :func:`lookbehind.accumulated`; clip with ``clip=`` of the optimizer.
+    Accumulate in the closure, with ``lookbehind.accumulated``; clip with ``clip=`` of the optimizer.
 
     Args:
         accelerator: of the loop, with ``gradient_accumulation_steps=1``.
@@ -48,7 +48,7 @@ def accelerated_step(accelerator: Accelerator, optimizer: AcceleratedOptimizer, 
     ``optimizer.step_was_skipped`` tells of overflows at the weights themselves alone, and a prepared scheduler asks it;
     ``optimizer.optimizer.last.skipped`` tells of those at the points of the climb.
 
-    Example:
+    Examples:
         >>> optimizer = LookbehindSAM(base, rho=0.05, k=2, clip=clip_norm(1.0), scaler=accelerator.scaler)
         >>> model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
         >>> for batch in loader:

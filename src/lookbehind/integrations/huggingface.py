@@ -57,15 +57,16 @@ class SharpnessAwareTrainer(Trainer):
       themselves is the Trainer's and not counted) and ``alpha`` (its mean, if there is one per tensor).
 
     Args:
-        args, kwargs: as for ``Trainer``.
+        *args: as for ``Trainer``.
         sharpness: makes the optimizer from the base optimizer.
+        **kwargs: as for ``Trainer``.
 
     Attributes:
         sharpness_aware: the optimizer, from the start of ``train()``; ``sharpness_aware.last`` tells of the last step.
 
     For a Trainer with another base class put this one first: ``class Mine(SharpnessAwareTrainer, Seq2SeqTrainer)``.
 
-    Example:
+    Examples:
         >>> trainer = SharpnessAwareTrainer(
         ...     model, TrainingArguments("out", learning_rate=5e-5, gradient_accumulation_steps=4),
         ...     train_dataset=data, sharpness=lambda base: LookbehindSAM(base, rho=0.05, k=2),

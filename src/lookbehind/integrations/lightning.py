@@ -48,7 +48,7 @@ class SharpnessAwareModule(pl.LightningModule):
     ``on_train_batch_end`` have the values at the unperturbed weights; metrics of torchmetrics need
     ``if not self.climbing: self.accuracy(...)``. What cannot work raises at the first step and says what to do.
 
-    Example:
+    Examples:
         >>> class Classifier(SharpnessAwareModule):
         ...     def training_step(self, batch, batch_idx):
         ...         loss = torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
@@ -139,7 +139,7 @@ class SharpnessAwarePrecision(pl.plugins.MixedPrecision):
 
     The optimizer needs the same scaler. Clip with the optimizer's ``clip=``, after it has unscaled.
 
-    Example:
+    Examples:
         >>> trainer = pl.Trainer(plugins=[SharpnessAwarePrecision("16-mixed", "cuda")])
         >>> optimizer = lookbehind.SAM(base, scaler=self.grad_scaler)  # in configure_optimizers
     """
@@ -177,7 +177,7 @@ class StepMonitor(pl.Callback):
     ``evaluations`` and ``skipped`` count over the whole training; ``loss`` is that of the unperturbed weights,
     ``climb`` how much higher it is at the last point; ``alpha`` where a method interpolates (the mean over tensors).
 
-    Example:
+    Examples:
         >>> pl.Trainer(callbacks=[StepMonitor()])  # lookbehind/evaluations, lookbehind/alpha, ...
     """
 

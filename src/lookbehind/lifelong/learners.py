@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from lookbehind.lifelong.heads import own_head
 from lookbehind.lifelong.memory import Examples, Reservoir, joined
-from lookbehind.optim.checks import count, non_negative, one_of, positive
+from lookbehind.optim.checks import count, fraction, non_negative, one_of, positive
 from lookbehind.optim.clipping import clip_norm
 from lookbehind.optim.precision import NonFiniteError
 
@@ -56,7 +56,6 @@ class ReplayLearner:
         memory: of capacity 0 for learning without one.
         classes_per_task: of every task.
         replay: how many examples are drawn from the memory for every minibatch.
-        gradients: that a step of the optimizer takes.
         watch: told of every minibatch.
     """
 
@@ -68,19 +67,20 @@ class ReplayLearner:
         *,
         classes_per_task: int,
         replay: int = 10,
-        gradients: int = 1,
         watch: Watch = lambda *told: None,
     ) -> None:
         self.network, self.optimizer, self.memory = network, optimizer, memory
         self.classes_per_task, self.replay = classes_per_task, count("replay", replay, at_least=0)
-        self.evaluations = gradients
+        self.evaluations = 0
         self._watch = watch
 
     def learn(self, inputs: Tensor, labels: Tensor, draws: random.Random, *, first_epoch: bool) -> None:
         """Step on the new examples with some old ones, and remember the new."""
         both = joined([(inputs, labels), self.memory.sample(self.replay, draws)])
+        self.evaluations = 0
 
         def closure() -> Tensor:
+            self.evaluations += 1
             self.optimizer.zero_grad()
             logits, own = own_head(self.network(both[0]), both[1], self.classes_per_task)
             loss = F.cross_entropy(logits, own)
@@ -132,8 +132,7 @@ class Meta:
         count("chunks", self.chunks)
         if self.rho is not None:
             non_negative("rho", self.rho)
-        if not 0 <= non_negative("alpha", self.alpha) <= 1:
-            raise ValueError(f"alpha={self.alpha}: give a number from 0 to 1")
+        fraction("alpha", self.alpha)
         non_negative("inner_lr", self.inner_lr)
         positive("inner_clip", self.inner_clip)
         one_of("climb", self.climb, ("slow", "fast"))
@@ -150,7 +149,7 @@ class Meta:
 
 
 class MetaLearner:
-    """C-MAML with a memory (Gupta et al., 2020), its inner loop Lookahead's or Lookbehind's: :class:`Meta`.
+    """C-MAML with a memory (Gupta et al., 2020), its inner loop Lookahead's or Lookbehind's: ``Meta``.
 
     Replayed examples are drawn before the minibatch is remembered, which it is in a task's first epoch only.
 
@@ -180,7 +179,7 @@ class MetaLearner:
         self.network, self.base, self.memory, self.meta = network, base, memory, meta
         self.classes_per_task, self.replay = classes_per_task, count("replay", replay, at_least=0)
         self.clip = None if clip is None else clip_norm(clip)
-        self.evaluations = meta.gradients
+        self.evaluations = 0
         self._watch = watch
 
     def learn(self, inputs: Tensor, labels: Tensor, draws: random.Random, *, first_epoch: bool) -> None:
@@ -191,6 +190,7 @@ class MetaLearner:
         if first_epoch:
             self.memory.add(inputs, labels, draws)
         chunks = list(zip(_parts(inputs, self.meta.chunks), _parts(labels, self.meta.chunks), strict=True))
+        self.evaluations = replace(self.meta, chunks=len(chunks)).gradients
         gradient = self.gradient(chunks, everything)
         parameters = dict(self.network.named_parameters())
         for name, value in gradient.items():
@@ -212,7 +212,7 @@ class MetaLearner:
         found: Weights
         found, (loss, seen) = of_meta_loss(weights, chunks, everything)
         if not torch.isfinite(loss):
-            raise NonFiniteError(f"the loss after the inner steps is {float(loss)}")
+            raise NonFiniteError(f"the loss after the inner steps is {float(loss)}; lower lr or inner_lr")
         self._watch(loss, *seen)
         if self.meta.rho is None:
             return found
@@ -225,7 +225,7 @@ class MetaLearner:
     def meta_loss(
         self, weights: Weights, chunks: Sequence[Examples], everything: Examples
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """``M(w)`` of :class:`Meta`; beside it the last logits, with the labels among them."""
+        """``M(w)`` of ``Meta``; beside it the last logits, with the labels among them."""
         points = self.adapted(weights, chunks)
         losses = []
         for fast in points if self.meta.loss == "mean" else points[-1:]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lookbehind.data.batches import Batches, seed_for
 from lookbehind.data.tasks import STREAMS, Task, task_stream
-from lookbehind.data.vision import VisionData
+from lookbehind.data.vision import ImageSource, VisionData
 from lookbehind.lifelong import metrics
 from lookbehind.lifelong.heads import OneHead
 from lookbehind.lifelong.learners import Learner, MetaLearner, ReplayLearner
@@ -50,7 +50,7 @@ class LifelongTraining:
         self.team = team()
         if self.team.world > 1:
             raise ValueError("a lifelong training runs in one process: start it without torchrun")
-        self.base = base_optimizer("sgd", self.model, lr=run.step_size, momentum=0.0, weight_decay=0.0)
+        self.base = base_optimizer("sgd", self.model, lr=run.base_lr, momentum=0.0, weight_decay=0.0)
         self.optimizer = self.base if run.meta else run.optimizing.optimizer(self.base, self.model, run)
         self.memory = Reservoir(int(run.memory or 0) if run.replays else 0, run.reservoir)
         self.learner = self._learner()
@@ -77,11 +77,10 @@ class LifelongTraining:
             self.memory,
             classes_per_task=n,
             replay=run.replay,
-            gradients=run.gradients,
             watch=self._note,
         )
 
-    def _batches(self, images: Any, augmentation: str, task: Task) -> Batches:
+    def _batches(self, images: ImageSource, augmentation: str, task: Task) -> Batches:
         # its own seed for every task, as order and augmentation are drawn by seed and epoch
         seed = seed_for(self.run.seed, "task", task.number)
         return self.stream.batches(images, self.run.batch_size, seed, augmentation, self.run.device)
@@ -130,7 +129,7 @@ class LifelongTraining:
                 return True
             finally:
                 self.seconds += perf_counter() - began
-            self.evaluations += self.learner.evaluations
+                self.evaluations += self.learner.evaluations
             if number + 1 < len(batches) and not after_step():
                 return False
         return True
@@ -167,7 +166,7 @@ class LifelongTraining:
         seen = learned if self.run.evaluate == "seen" else len(self.stream.tasks)
         return [self.accuracy(task, task.test) for task in self.stream.tasks[:seen]]
 
-    def accuracy(self, task: Task, images: Any) -> float:
+    def accuracy(self, task: Task, images: ImageSource) -> float:
         """On images of a task, in percent; the task is known, so only its classes are in question."""
         batches = self._batches(images, "none", task)
         with slow_weights_of(self.optimizer):
@@ -217,7 +216,7 @@ class LifelongTraining:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`state` was taken."""
+        """Go on where ``state`` was taken."""
         self.step, self.evaluations, self.seconds = state["step"], state["evaluations"], state["seconds"]
         self.diverged, self.matrix = state["diverged"], state["matrix"]
         self.model.load_state_dict(state["model"])

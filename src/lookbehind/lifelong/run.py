@@ -138,7 +138,7 @@ class LifelongRun(LifelongSettings, Derived):
     The seed draws the order of the classes, what is held out, the first weights, the order of the images and their
     augmentation alike for all methods; and what is remembered and replayed.
 
-    Example:
+    Examples:
         >>> LifelongRun(data="split-cifar100", method="er+lookbehind-sam", k=10, alpha=0.2, seed=0).id
         'er_lookbehind-sam-seed0-...'
     """
@@ -186,10 +186,9 @@ class LifelongRun(LifelongSettings, Derived):
         return method(self.method.removeprefix(REPLAY))
 
     @property
-    def step_size(self) -> float:
+    def base_lr(self) -> float:
         """The learning rate of the base; times ``alpha k`` for a long step."""
-        long_step = self.meta is None and self.optimizing.long_step
-        return float(self.filled.lr or 0.0) * (float(self.alpha) * self.k if long_step else 1.0)
+        return float(self.filled.lr or 0.0) * (1.0 if self.meta is not None else self.optimizing.lr_factor(self))
 
     @property
     def replays(self) -> bool:
@@ -206,14 +205,14 @@ class LifelongRun(LifelongSettings, Derived):
         return "all"
 
     @property
-    def gradients(self) -> int:
-        """Gradient evaluations per minibatch."""
+    def gradients_per_minibatch(self) -> int:
+        """Gradient evaluations of a whole one."""
         return self.meta.gradients if self.meta is not None else self.optimizing.gradients(self.k)
 
     @property
     def cost(self) -> float:
         """Of the whole run, in some unit: epochs times gradients."""
-        return float(self.filled.epochs or 0) * self.gradients
+        return float(self.filled.epochs or 0) * self.gradients_per_minibatch
 
     @property
     def numbers(self) -> dict[str, Any]:

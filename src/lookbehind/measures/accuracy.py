@@ -32,7 +32,7 @@ def score(
 
     ``loss = sum_i -log p(label_i) / N``, in float64 over the minibatches, without label smoothing.
 
-    Example:
+    Examples:
         >>> score(model, [(images, labels)]).accuracy
     """
     loss, right, count = 0.0, 0, 0

@@ -31,7 +31,7 @@ def recalibrated(
     ``mean = (1 / n) sum_b mean_b``, as ``momentum=None`` defines it. No gradients; other layers are in evaluation mode
     meanwhile. Without minibatches (None) nothing changes.
 
-    Example:
+    Examples:
         >>> with recalibrated(model, training_batches):
         ...     accuracy = score(model, test_batches).accuracy
     """

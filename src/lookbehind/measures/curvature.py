@@ -60,7 +60,7 @@ def curvature(
         seed: of the first vector and the probes.
         mode: ``"eval"`` normalises with the running statistics, ``"train"`` with those of the minibatch.
 
-    Example:
+    Examples:
         >>> curvature(model, loss, lambda: loader, eigenvalues=3).eigenvalues
     """
     one_of("mode", mode, ("eval", "train"))

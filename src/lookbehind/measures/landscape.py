@@ -57,7 +57,7 @@ def line(
 ) -> list[float]:
     """The mean loss over the minibatches at ``w + t d`` for each ``t``; infinite where it is not a number.
 
-    Example:
+    Examples:
         >>> line(model, loss, lambda: loader, filter_normalised(model, generator), [-1, -0.5, 0, 0.5, 1])
         >>> line(model, loss, lambda: loader, towards(model, other.state_dict()), [0, 0.5, 1], lambda: loader)
     """

@@ -104,7 +104,7 @@ def robustness(
             cumulative average. None leaves the statistics.
         autocast: around the forward passes, for a network that was trained so.
 
-    Example:
+    Examples:
         >>> robustness(model, lambda: test_loader, (0.1, 0.2), statistics=lambda: train_loader).mean
     """
     one_of("kind", kind, tuple(KINDS))

@@ -68,11 +68,11 @@ def m_sharpness(
         batches: minibatches of size ``m``, as ``loss`` takes them.
         radii: above 0.
         neighbourhood: ``"sam"`` (``T = 1``), ``"asam"`` (``T = |w|`` for parameters named "weight", 1 for others), or a
-            rule of :mod:`lookbehind.optim.ascent`.
+            rule of ``lookbehind.optim.ascent``.
         steps: ascent steps.
         mode: ``"eval"`` normalises with the running statistics, ``"train"`` with those of the minibatch.
 
-    Example:
+    Examples:
         >>> loss = lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
         >>> m_sharpness(model, loss, loader, radii=(0.05, 0.5)).values
     """

@@ -48,12 +48,12 @@ def build(name: str, *, classes: int, channels: int = 3, checkpointing: bool = F
     """A freshly initialised network, or a pre-trained one where the name says where it is.
 
     Args:
-        name: one of :data:`MODELS`, ``wrn-DEPTH-WIDTH``, or ``hf:NAME_OR_DIRECTORY``.
+        name: one of ``MODELS``, ``wrn-DEPTH-WIDTH``, or ``hf:NAME_OR_DIRECTORY``.
         classes: of the images.
         channels: of the images.
         checkpointing: compute activations again in the backward pass, to save memory; for those of transformers.
 
-    Example:
+    Examples:
         >>> build("wrn-28-10", classes=100)
         >>> build("hf:google/vit-base-patch16-224", classes=1000, checkpointing=True)
     """

@@ -44,7 +44,7 @@ class ResNet(nn.Module):
             max-pooling; He normal, fan-out).
         channels: of the images.
 
-    Example:
+    Examples:
         >>> ResNet(10, (3, 4, 6, 3))  # ResNet-34 for CIFAR-10
     """
 

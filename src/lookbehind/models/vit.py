@@ -80,7 +80,7 @@ def pretrained(name: str, *, classes: int, channels: int = 3) -> ImageClassifier
         classes: of the images.
         channels: of the images; the checkpoint must have been made for as many.
 
-    Example:
+    Examples:
         >>> pretrained("google/vit-base-patch16-224", classes=1000)
     """
     transformers = _transformers()

@@ -40,7 +40,7 @@ class WideResNet(nn.Module):
             ``"original"`` (shortcuts take the activated input; He normal, fan-in; bias of the head 0).
         channels: of the images.
 
-    Example:
+    Examples:
         >>> WideResNet(100, depth=28, widen=10)
     """
 

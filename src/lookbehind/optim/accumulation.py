@@ -23,7 +23,7 @@ def accumulated(
     """A closure over several micro-batches: ``sum_i share_i loss(micro_batch_i)`` and its gradient.
 
     All points of a step see the whole minibatch, as without accumulation. For a climb of its own per micro-batch
-    (m-SAM) give the optimizer :class:`~lookbehind.micro_batches`. For the optimizers of this package, which clear the
+    (m-SAM) give the optimizer ``micro_batches``. For the optimizers of this package, which clear the
     gradients themselves; with another one call its ``zero_grad()`` first.
 
     Args:
@@ -34,7 +34,7 @@ def accumulated(
         model: the DistributedDataParallel model, so that gradients are averaged over the ranks once and not for each
             micro-batch.
 
-    Example:
+    Examples:
         >>> loss = lambda batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
         >>> optimizer.step(accumulated(loss, [batch_1, batch_2, batch_3]))
     """

@@ -1,7 +1,7 @@
 """The ascent step: how far and in which direction to climb from a gradient.
 
 Every rule of the paper has the form ``rho * T^2 g / |T g|`` with a diagonal scaling ``T``, so a rule *is* its ``T``:
-:func:`sam` has ``T = 1`` and :class:`asam` has ``T = |w| + eta``. The step maximises the linearised loss over the
+``sam`` has ``T = 1`` and ``asam`` has ``T = |w| + eta``. The step maximises the linearised loss over the
 ellipsoid ``|e / T| <= rho``.
 """
 
@@ -101,7 +101,7 @@ class asam:  # noqa: N801, a value with arguments, used like a function: ascent=
             ``"names"``, ``"dimensions"``: one of the two, always; ``"all"``; or a function of (name, parameter).
         at: ``"point"`` takes the weights where the gradient was taken, ``"slow"`` those before the step.
 
-    Example:
+    Examples:
         >>> SharpnessAware(base, ascent=asam(eta=0.01), rho=0.5)
     """
 
@@ -133,7 +133,9 @@ class asam:  # noqa: N801, a value with arguments, used like a function: ascent=
         if not self.scales(leaf):
             return None
         weight = widened(slow if self.at == "slow" else point)
-        return torch.abs(weight, out=room(weight)).add_(self.eta if leaf.eta is None else leaf.eta)
+        scaling = torch.abs(weight, out=room(weight))
+        eta = self.eta if leaf.eta is None else leaf.eta
+        return scaling.add_(eta) if eta else scaling  # a pass over all weights less
 
 
 def reads_slow(rule: Rule) -> bool:
@@ -197,21 +199,21 @@ def ascend(
     out: Vector,
 ) -> None:
     """``out <- start + rho * T^2 g / |T g|``; where nothing climbs, ``out <- start``."""
-    scales: dict[tuple[float, torch.device], Tensor] = {}
+    scales: dict[tuple[float, torch.device, torch.dtype], Tensor] = {}
     for leaf, before, origin, gradient, point in zip(leaves, slow, start, gradients, out, strict=True):
         if gradient is None or leaf.rho == 0:
             if point is not origin:
                 point.copy_(origin)
             continue
-        key = (leaf.sign * leaf.rho, gradient.device)
-        if key not in scales:
-            scales[key] = on(gradient.device, key[0] / (scaled_norm + TINY))
         # half precision is widened: its scale rho / |g| may overflow, and the sum is rounded only once
         direction, wide_origin = widened(real(gradient)), widened(origin)
+        key = (leaf.sign * leaf.rho, direction.device, wide_origin.dtype)
+        if key not in scales:
+            scales[key] = on(direction.device, key[0] / (scaled_norm + TINY)).to(wide_origin.dtype)
         scaling = rule(leaf, before, origin, scratch.temporary)
         if scaling is not None:
             direction = scaling.square_().mul_(direction)
         if wide_origin is origin:
-            torch.addcmul(origin, direction.to(origin.dtype), scales[key].to(origin.dtype), out=point)
+            torch.addcmul(origin, direction.to(origin.dtype), scales[key], out=point)
         else:
             point.copy_(torch.addcmul(wide_origin, direction, scales[key]))

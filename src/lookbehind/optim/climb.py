@@ -1,6 +1,6 @@
 """The walk over the ascent gradients of one step: evaluate, climb, hand the gradient on.
 
-A walk is a generator that asks for an evaluation by yielding a :class:`~lookbehind.optim.passes.Pass` and is sent the
+A walk is a generator that asks for an evaluation by yielding a ``Pass`` and is sent the
 loss; whoever drives it (``step(closure)`` or the loop form) runs forward and backward in between. The gradient at a
 point serves the descent there *and* the next ascent step, so a minibatch costs k + 1 evaluations and not 2k.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lookbehind.optim.ascent import Gradients, Leaf, Rule, ascend, reads_slow, scaled_norm
+from lookbehind.optim.ascent import Gradients, Leaf, Rule, ascend, reads_slow, sam, scaled_norm
 from lookbehind.optim.diagnostics import Diagnostics
 from lookbehind.optim.exchange import Exchange
 from lookbehind.optim.passes import HOW_TO_WRITE_A_CLOSURE, Itinerary, Loss, Pass, Walk
@@ -118,7 +118,7 @@ class Climb:
         present = [g for g in gradients if g is not None]
         sizes = norms(present)
         norm = total_norm(sizes, present)
-        if not climbs:
+        if not climbs or (self.rule is sam and all(leaf.rho for leaf in self.leaves)):
             return _Evaluation(gradients, norm, norm)
         each = iter(sizes)
         aligned = [None if g is None else next(each) for g in gradients]

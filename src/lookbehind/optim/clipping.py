@@ -22,7 +22,7 @@ class clip_norm:  # noqa: N801, used like a function
             of the gradient alone), but a mean over several points does. By default the gradient of each base step is
             clipped, whatever it is made of.
 
-    Example:
+    Examples:
         >>> LookbehindSAM(base, clip=clip_norm(1.0))
     """
 

@@ -43,8 +43,8 @@ class Exchange:
     Where a parameter fills a storage of its own in CPU memory, showing a vector means pointing the parameter at
     another storage, which costs nothing. Everywhere else (CUDA, DTensor, shared memory, views and aliases) values are
     copied in place; so they are with ``offload``, where ``slow`` waits in the CPU's memory. Either way ``slow`` is
-    never written but by :meth:`move_slow`, so that :meth:`home` puts the weights back bit for bit at any time until
-    :meth:`release`, also when an interrupt came amid an exchange.
+    never written but by ``move_slow``, so that ``home`` puts the weights back bit for bit at any time until
+    ``release``, also when an interrupt came amid an exchange.
     """
 
     def __init__(self, parameters: Sequence[Tensor], scratch: Scratch, *, offload: bool = False) -> None:

@@ -16,6 +16,7 @@ from lookbehind.optim.diagnostics import Diagnostics
 from lookbehind.optim.exchange import aside
 from lookbehind.optim.frameworks import asked_by_an_unknown_scaler, refuse_what_frameworks_do_wrong
 from lookbehind.optim.joined_state import PREFIX, JoinedState, split
+from lookbehind.optim.options import check_model
 from lookbehind.optim.passes import Passes
 from lookbehind.optim.ranks import forget_gathered_weights
 from lookbehind.optim.scaling import is_unscaled
@@ -29,7 +30,7 @@ PHASE, STEPS = "lookahead_phase", "lookahead_steps"
 class Lookahead(Wrapper):
     """Lookahead (Zhang et al., 2019): ``k`` steps with the fast weights, then ``slow <- slow + alpha (fast - slow)``.
 
-    Around any optimizer, also around :func:`~lookbehind.SAM` and its relatives. Between two such moments the model has
+    Around any optimizer, also around ``SAM`` and its relatives. Between two such moments the model has
     the fast weights; evaluate and export with ``with lookahead.slow_weights(): ...``. A checkpoint to resume from is
     saved outside of it: model and optimizer as they are.
 
@@ -46,7 +47,7 @@ class Lookahead(Wrapper):
         offload: keep the slow weights (and slow momenta) in the CPU's memory, to the same bits: on a GPU this saves a
             parameter-sized buffer for copying the weights out and back once per period. Not for FSDP2.
 
-    Example:
+    Examples:
         >>> optimizer = Lookahead(SAM(torch.optim.SGD(model.named_parameters(), lr=0.1)), k=5, alpha=0.8)
         >>> loss = optimizer.step(closure)
         >>> with optimizer.slow_weights():
@@ -69,6 +70,7 @@ class Lookahead(Wrapper):
         self.k = count("k", k)
         self.alpha = fraction("alpha", alpha)
         self.momentum = momentum
+        check_model(model, base, needed=False)
         self.model = model if model is not None else getattr(base, "model", None)
         self.offload = offload
         self._slow: dict[str, dict[Tensor, Tensor]] = {}  # "slow" and the slow momenta, by parameter
@@ -147,7 +149,7 @@ class Lookahead(Wrapper):
         return not any(bool(p.grad.any()) for p in all_parameters(self) if p.grad is not None)
 
     def passes(self, **options: Any) -> Passes:
-        """The base's step as a loop; see :meth:`SharpnessAware.passes`."""
+        """The base's step as a loop; see ``SharpnessAware.passes``."""
         make: Callable[..., Passes] | None = getattr(self.base, "passes", None)
         if make is None:
             raise TypeError(f"{type(self.base).__name__} needs one gradient per step: call backward() and step()")

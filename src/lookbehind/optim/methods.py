@@ -1,6 +1,6 @@
 """The methods of the paper by name: constructors that pick parts.
 
-Every one takes the options of :class:`~lookbehind.SharpnessAware` beside its own arguments: ``reach``, ``schedule``,
+Every one takes the options of ``SharpnessAware`` beside its own arguments: ``reach``, ``schedule``,
 ``model``, ``batchnorm``, ``rng``, ``nonfinite``, ``restore``, ``cosine``, ``clip``, ``scaler``, ``ranks``, ``offload``.
 """
 
@@ -30,7 +30,7 @@ Scale = str | Callable[[str | None, Tensor], bool]
 
 
 class Options(TypedDict, total=False):
-    """The options that all methods share; :class:`~lookbehind.SharpnessAware` explains them."""
+    """The options that all methods share; ``SharpnessAware`` explains them."""
 
     reach: str
     schedule: Schedule | None
@@ -84,7 +84,7 @@ def SAM(base: Optimizer, *, rho: float = 0.05, **options: Unpack[Options]) -> Sh
 
     ``w <- base step on w with g(w + rho g(w) / |g(w)|)``
 
-    Example:
+    Examples:
         >>> optimizer = SAM(torch.optim.SGD(model.named_parameters(), lr=0.1, momentum=0.9), rho=0.05)
         >>> loss = optimizer.step(closure)
     """
@@ -104,7 +104,7 @@ def ASAM(
     """ASAM (Kwon et al., 2021): SAM in a neighbourhood that scales with the weights. 2 evaluations per step.
 
     ``w <- base step on w with g(w + rho T^2 g / |T g|)``, ``T = |w| + eta`` for the parameters that
-    :class:`~lookbehind.optim.ascent.asam` scales (``scale``, ``at``: explained there).
+    ``asam`` scales (``scale``, ``at``: explained there).
     """
     return SharpnessAware(base, rho=rho, ascent=asam(eta, scale, at), **options)
 
@@ -134,7 +134,7 @@ def MultistepASAM(
     at: str = "point",
     **options: Unpack[Options],
 ) -> SharpnessAware:
-    """Multistep-ASAM: :func:`MultistepSAM` with ASAM's ascent steps; ``at="slow"`` takes ``T`` before the climb."""
+    """Multistep-ASAM: ``MultistepSAM`` with ASAM's ascent steps; ``at="slow"`` takes ``T`` before the climb."""
     return SharpnessAware(base, rho=rho, k=k, ascent=asam(eta, scale, at), descent=_averaging(average), **options)
 
 
@@ -152,7 +152,7 @@ def LookbehindSAM(
 
     At the same learning rate it moves about ``alpha k`` times as far per minibatch as SAM.
 
-    Example:
+    Examples:
         >>> base = torch.optim.SGD(model.named_parameters(), lr=0.1, momentum=0.9)
         >>> optimizer = LookbehindSAM(base, rho=0.05, k=5, alpha="adaptive", model=model, batchnorm="first")
         >>> loss = optimizer.step(closure)
@@ -172,15 +172,15 @@ def LookbehindASAM(
     at: str = "point",
     **options: Unpack[Options],
 ) -> SharpnessAware:
-    """Lookbehind-ASAM: :func:`LookbehindSAM` with ASAM's ascent steps, ``rho T^2 g / |T g|`` with ``T = |w| + eta``.
+    """Lookbehind-ASAM: ``LookbehindSAM`` with ASAM's ascent steps, ``rho T^2 g / |T g|`` with ``T = |w| + eta``.
 
     Args:
         base: the optimizer to wrap, an instance.
         rho: radius of an ascent step, about ten times SAM's.
         eta: keeps ``T`` away from zero.
         k: number of ascent steps, and of base steps.
-        alpha: as for :func:`LookbehindSAM`.
-        scale: which parameters are scaled; see :class:`~lookbehind.optim.ascent.asam`.
+        alpha: as for ``LookbehindSAM``.
+        scale: which parameters are scaled; see ``asam``.
         at: ``"slow"`` takes ``T`` at the weights before the climb, in place of those of each ``"point"``.
     """
     ascent, follow = asam(eta, scale, at), following(alpha)

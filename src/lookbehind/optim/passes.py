@@ -48,7 +48,7 @@ class switching(InPlaceOfAClosure):  # noqa: N801, used like a function
 
     Nothing can be reused, so a step costs ``2k`` evaluations on ``k`` minibatches. A bare list is short for it.
 
-    Example:
+    Examples:
         >>> optimizer.step(switching(closure_1, closure_2))  # k = 2
     """
 
@@ -61,7 +61,7 @@ class switching(InPlaceOfAClosure):  # noqa: N801, used like a function
 class micro_batches(InPlaceOfAClosure):  # noqa: N801, used like a function
     """m-SAM: every micro-batch climbs its own chain; the i-th gradients are averaged, weighted by micro-batch size.
 
-    Example:
+    Examples:
         >>> optimizer.step(micro_batches((32, closure_a), (32, closure_b)))
     """
 
@@ -83,7 +83,7 @@ class given(InPlaceOfAClosure):  # noqa: N801, used like a function
 
     The gradients at the weights themselves are expected in ``p.grad``.
 
-    Example:
+    Examples:
         >>> loss = loss_function(model(inputs), targets)
         >>> loss.backward()
         >>> optimizer.step(given(loss, closure))
@@ -228,7 +228,7 @@ def drive(walk: Walk, evaluate: Evaluate) -> Loss | None:
 class Passes:
     """A step as a loop, for people without closures. Each turn runs forward and backward; gradients are zeroed for you.
 
-    Example:
+    Examples:
         >>> with optimizer.passes() as passes:
         ...     for _ in passes:
         ...         loss = loss_function(model(inputs), targets)

@@ -22,7 +22,7 @@ class Schedule:
         k: number of ascent steps as a function of the step, in place of the optimizer's; 0 is a plain step.
         rho: a factor on rho (and on the groups' ``ascent_rho``) as a function of the step.
 
-    Example:
+    Examples:
         >>> LookbehindSAM(base, schedule=Schedule(start=1000, every=2))
         >>> LookbehindSAM(base, schedule=Schedule(k=piecewise({0: 2, 500: 5}), rho=linear(0.0, 1.0, steps=1000)))
     """

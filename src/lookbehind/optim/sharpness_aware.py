@@ -57,7 +57,7 @@ class SharpnessAware(Wrapper):
                        fast  <- base optimizer's step on fast with g(point)      (descent)
         w <- slow + alpha (fast - slow)                                          (interpolation)
 
-    The methods with names (:func:`~lookbehind.SAM`, :func:`~lookbehind.LookbehindSAM`, ...) pick the parts; this class
+    The methods with names (``SAM``, ``LookbehindSAM``, ...) pick the parts; this class
     is for what has no name yet.
 
     Args:
@@ -65,9 +65,9 @@ class SharpnessAware(Wrapper):
         rho: radius of an ascent step; ``ascent_rho`` in a group takes precedence, and 0 there leaves the group's
             parameters unperturbed and out of the norm.
         k: number of ascent steps.
-        ascent: the scaling ``T``: :func:`~lookbehind.optim.ascent.sam` or :class:`~lookbehind.optim.ascent.asam`.
+        ascent: the scaling ``T``: ``sam`` or ``asam``.
         descent: which gradients the base optimizer steps with: ``last``, ``mean``, ``mean_with_clean``, ``each``,
-            ``repeat`` of :mod:`lookbehind.optim.descent`, or a function of your own.
+            ``repeat`` of ``lookbehind.optim.descent``, or a function of your own.
         interpolation: ``none``, ``constant(alpha)`` or ``adaptive(per_tensor=...)``.
         reach: ``"per-step"``: every ascent step has the size rho; ``"total"``: rho / k, to stay within rho.
         schedule: when to climb, and k and rho over time.
@@ -83,7 +83,7 @@ class SharpnessAware(Wrapper):
             ``restore="all"``), or ``"propagate"`` (no check, and nothing in a step waits for the device).
         restore: what is put back when a step fails: the ``"weights"``, or ``"all"``, the base optimizer's state too
             (which costs a copy of it per step).
-        clip: :class:`~lookbehind.clip_norm` or :class:`~lookbehind.clip_value`, of the gradient of every base step.
+        clip: ``clip_norm`` or ``clip_value``, of the gradient of every base step.
         scaler: a ``torch.amp.GradScaler``, for fp16. The closure calls ``scaler.scale(loss).backward()`` and returns
             the unscaled loss; the optimizer unscales, and calls ``scaler.update()``. An overflow in any evaluation
             skips the whole step (the base's state is put back too) and lowers the scale. Give every optimizer a
@@ -99,14 +99,14 @@ class SharpnessAware(Wrapper):
             four times per step, which nothing waits for (pinned memory). On a CPU it saves nothing.
 
     Attributes:
-        last: diagnostics of the last step (:class:`~lookbehind.optim.diagnostics.Diagnostics`): losses, gradient norms,
+        last: diagnostics of the last step (``Diagnostics``): losses, gradient norms,
             alpha, cosine; ``last.to_dict()`` for a log.
         evaluations, steps, skipped: counters, saved with the state.
         climbing: true while a perturbed point is evaluated.
 
     After a step every ``p.grad`` is None.
 
-    Example:
+    Examples:
         >>> from lookbehind.optim.descent import repeat
         >>> from lookbehind.optim.interpolation import constant
         >>> base = torch.optim.SGD(model.named_parameters(), lr=0.1, momentum=0.9)
@@ -240,7 +240,7 @@ class SharpnessAware(Wrapper):
             self._climb = None  # a second time, should an interrupt come at the very end of the walk
 
     def passes(self, *, switching: bool = False, micro_batches: Sequence[float] | None = None) -> Passes:
-        """The same step as a loop, for people without closures; see :class:`~lookbehind.optim.passes.Passes`.
+        """The same step as a loop, for people without closures; see ``Passes``.
 
         Args:
             switching: a new minibatch per ascent step; each pass says which by its ``minibatch``.

@@ -41,7 +41,7 @@ def _is_statistic(name: str) -> bool:
 def held_statistics(model: nn.Module | None) -> Iterator[None]:
     """Run forward passes without changing the running statistics of a model's normalisation layers.
 
-    Example:
+    Examples:
         >>> with held_statistics(model):
         ...     loss = loss_function(model(inputs), targets)
     """

@@ -60,6 +60,7 @@ class Treatment:
     def checked(self, loss: Loss | None, norm: Tensor, scaled_norm: Tensor, where: str) -> None:
         """Raise if what was evaluated is not finite."""
         if self._unclipped is not None:
+            # 0 times infinity is NaN: what clipping has hidden still shows
             norm, self._unclipped = norm + 0 * self._unclipped, None
         if not self.apart:
             self._check(None if several_ranks() else loss, loss, norm, scaled_norm, where)

@@ -17,15 +17,21 @@ Vector = list[Tensor]
 Room = Callable[[Tensor], Tensor]  # gives scratch memory like a tensor, valid until it is asked again
 
 
+PLAIN = (Tensor, torch.nn.Parameter)  # most tensors by far: looked at first, as small networks notice every microsecond
+
+
 def is_sharded(tensor: Tensor) -> bool:
     """Is this a DTensor? Looked up in ``sys.modules``: importing the package would take a second."""
+    if type(tensor) in PLAIN:
+        return False
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def real(tensor: Tensor) -> Tensor:
     """A tensor's numbers in this process: detached, the local shard of a DTensor, complex ones as pairs of reals."""
-    tensor = tensor.detach()
+    if type(tensor) is not Tensor or tensor.requires_grad:
+        tensor = tensor.detach()
     if is_sharded(tensor):
         tensor = tensor.to_local()  # type: ignore[attr-defined]
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
@@ -33,7 +39,7 @@ def real(tensor: Tensor) -> Tensor:
 
 def on(device: torch.device, tensor: Tensor) -> Tensor:
     """The tensor on a device, without waiting where that is safe: the host must not read a copy before it is there."""
-    return tensor.to(device, non_blocking=device.type != "cpu")
+    return tensor if tensor.device == device else tensor.to(device, non_blocking=device.type != "cpu")
 
 
 def wide(*tensors: Tensor) -> torch.dtype:
@@ -84,7 +90,7 @@ def _sum_over_ranks(part: Tensor, owner: Tensor) -> Tensor:
 
 def total_norm(parts: Sequence[Tensor], owners: Sequence[Tensor]) -> Tensor:
     """The norm of the whole vector from the norms of its tensors."""
-    if not parts or any(is_sharded(owner) for owner in owners):
+    if not parts or any(map(is_sharded, owners)):
         return total([part.square() for part in parts], owners).sqrt()
     # not the root of a sum of squares: the norm of norms keeps one tensor's norm bit for bit
     norm: Tensor = torch.linalg.vector_norm(torch.stack([on(parts[0].device, part) for part in parts]))
@@ -130,8 +136,8 @@ class Scratch:
         flat = self._temporaries.get(key)
         if flat is None or flat.numel() < like.numel():
             flat = self._temporaries[key] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
-        flat = flat[: like.numel()]
-        return flat.as_strided(like.size(), like.stride()) if is_dense(like) else flat.view(like.size())
+        dense = is_dense(like)
+        return flat.as_strided(like.size(), like.stride()) if dense else flat[: like.numel()].view(like.size())
 
     def free(self) -> None:
         """Let all buffers go."""
@@ -154,6 +160,8 @@ def _fits(buffer: Tensor, parameter: Tensor) -> bool:
 
 def is_dense(tensor: Tensor) -> bool:
     """Do the elements fill their memory without gaps or overlap, in whatever order of dimensions?"""
+    if tensor.is_contiguous():
+        return True
     expected = 1
     for stride, size in sorted(
         (stride, size) for stride, size in zip(tensor.stride(), tensor.size(), strict=True) if size != 1

@@ -81,7 +81,7 @@ class Wrapper(Optimizer):
         getattr(self.base, "train", lambda: None)()
 
     def eval(self) -> None:
-        """See :meth:`train`."""
+        """See ``train``."""
         getattr(self.base, "eval", lambda: None)()
 
     # --- saving and loading
@@ -111,7 +111,7 @@ class Wrapper(Optimizer):
         return self.base.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` gave, or a plain state of the base optimizer."""
+        """Load what ``state_dict`` gave, or a plain state of the base optimizer."""
         if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= state_dict.keys():
             held = f"a dict with the keys {list(state_dict)[:5]}" if isinstance(state_dict, dict) else shown(state_dict)
             raise ValueError(f"load_state_dict({held}): give what optimizer.state_dict() returned")

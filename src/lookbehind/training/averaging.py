@@ -21,7 +21,7 @@ class Average:
         model: whose weights are averaged.
         decay: below 1; 1 / (1 - decay) is about how many steps the average spans.
 
-    Example:
+    Examples:
         >>> average = Average(model, 0.99)
         >>> average.update()  # after every step
         >>> with average.shown():

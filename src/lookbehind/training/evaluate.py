@@ -21,7 +21,7 @@ def evaluate(directory: Path, storage: Storage | None = None) -> dict[str, Any]:
         directory: of a finished run, ``OUT/runs/ID``.
         storage: where the data set is.
 
-    Example:
+    Examples:
         >>> evaluate(Path("out/compare/runs/sam-seed0-0123456789"))["test_accuracy"]
     """
     training = trained(directory, storage or Storage())
@@ -49,4 +49,7 @@ def finished_files(directory: Path) -> None:
     """An error if a directory has not the files of a finished run."""
     for name in ("run.json", "weights.pt"):
         if not (directory / name).exists():
-            raise FileNotFoundError(f"{directory} has no {name}: give the directory of a finished run, OUT/runs/ID")
+            raise FileNotFoundError(
+                f"{directory} has no {name}: give the directory of a finished run, OUT/runs/ID; if only its records "
+                "were kept, remove the directory and train it again"
+            )

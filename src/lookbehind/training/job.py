@@ -50,7 +50,7 @@ class InProgress(Protocol):
         """All that its future depends on."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`state` was taken."""
+        """Go on where ``state`` was taken."""
 
     def weights(self) -> dict[str, Any]:
         """The network to keep."""

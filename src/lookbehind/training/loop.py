@@ -28,7 +28,7 @@ from lookbehind.training.records import Record
 from lookbehind.training.run import Run
 from lookbehind.training.schedules import Course
 from lookbehind.training.stepping import autocast, random_state, set_random_state, through_the_epoch
-from lookbehind.training.tally import Tally
+from lookbehind.training.tally import Tally, mean_alpha
 
 
 class Parts:
@@ -227,7 +227,7 @@ class Training:
         )
 
     def _settle(self) -> None:
-        """Before another method takes over, and in the end: the weights are the slow ones of Lookahead."""
+        """Before another method takes over: the weights are the slow ones of Lookahead."""
         if isinstance(self.optimizer, Lookahead):
             with self.optimizer.slow_weights():
                 slow = [p.detach().clone() for p in self.model.parameters()]
@@ -280,7 +280,11 @@ class Training:
         scores = self.scores()
         self.diverged = self.diverged or scores["train_loss"] is None  # the very last step broke the weights
         record |= dict.fromkeys(scores) if self.diverged else scores
-        known = [] if self.diverged else [(r["test_accuracy"], -r["epoch"]) for r in epochs if r["test_accuracy"]]
+        known = (
+            []
+            if self.diverged
+            else [(r["test_accuracy"], -r["epoch"]) for r in epochs if r["test_accuracy"] is not None]
+        )
         best = max(known, default=(None, None))
         return record | {
             "diverged": self.diverged,
@@ -330,7 +334,7 @@ class Training:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`state` was taken."""
+        """Go on where ``state`` was taken."""
         if len(state["ranks"]) != self.team.world:
             raise ValueError(
                 f"a checkpoint of {len(state['ranks'])} processes, but now there are {self.team.world}: each goes on "
@@ -358,13 +362,3 @@ class Training:
         with self.slow_weights():
             state = model_state(self.model, sharded=self.sharded)
             return {name: value.clone() for name, value in state.items()}
-
-
-def mean_alpha(epochs: list[Record]) -> float | None:
-    """Over the steps of all epochs; the last may be a part of one."""
-    starts = [0, *(record["step"] for record in epochs)]
-    weighted = [
-        (r["alpha"], r["step"] - start) for r, start in zip(epochs, starts, strict=False) if r["alpha"] is not None
-    ]
-    steps = sum(count for _, count in weighted)
-    return sum(alpha * count for alpha, count in weighted) / steps if steps else None

@@ -89,12 +89,14 @@ class Measures:
         one_of("noisy", self.noisy, get_args(Weights))
         if self.images is not None:
             count("images", self.images)
-        for sigma in (*self.sigmas, *self.analog_sigmas):
-            non_negative("sigma", sigma)
+        for name in ("sigmas", "analog_sigmas"):
+            for sigma in getattr(self, name):
+                non_negative(name, sigma)
         for number in self.bits:
             bits(number)
-        for radius in (*self.radii, *self.asam_radii):
-            positive("radius", radius)
+        for name in ("radii", "asam_radii"):
+            for radius in getattr(self, name):
+                positive(name, radius)
         positive("reach", self.reach)
         for name in LEVELS:
             # in order, since the settings decide whether something was measured before
@@ -214,6 +216,7 @@ class Kind:
     finds: tuple[str, ...]
 
 
+GONE = "none"
 MEASURES: dict[str, Kind] = {
     "sharpness": Kind(
         _sharpness, ("radii", "asam_radii", "minibatch", "images"), ("sam", "asam", "loss", "weight_norm")
@@ -247,9 +250,9 @@ def measured(
         measures: which.
         storage: where the data set is.
         watch: called with the name of each measure that is about to be taken.
-        stop: asked at every minibatch; True raises :class:`Stopped`.
+        stop: asked at every minibatch; True raises ``Stopped``.
 
-    Example:
+    Examples:
         >>> measured(Path("out/compare/runs/sam-seed0-0123456789"), Measures(measures=("sharpness",)))
     """
     path, storage = directory / "measures.json", storage or Storage()
@@ -275,7 +278,14 @@ def missing(directory: Path, measures: Measures) -> list[str]:
     """The measures that a run still lacks, or has with other settings."""
     known = _read(directory / "measures.json")
     wanted = {name: _plain(measures.settings(name, directory)) for name in measures.measures}
-    return [name for name, settings in wanted.items() if known.get(name, {}).get("settings") != settings]
+    return [name for name, settings in wanted.items() if not _same(known.get(name, {}).get("settings"), settings)]
+
+
+def _same(known: dict[str, Any] | None, wanted: dict[str, Any]) -> bool:
+    """Was it measured with these settings? Of a run whose weights are gone, what was measured of them counts."""
+    if known is not None and wanted["weights"] == GONE:
+        known = {**known, "weights": GONE}
+    return known == wanted
 
 
 def whole_records(run: Job, storage: Storage, measures: Measures) -> list[Record] | None:
@@ -295,7 +305,7 @@ def _weights_of(directory: Path) -> str:
     """The weights of a run by their digest: measures belong to them and not to a name."""
     path = directory / "weights.pt"
     if not path.exists():
-        return "none"
+        return GONE
     about = path.stat()
     return _digest(path.resolve(), about.st_mtime_ns, about.st_size)
 

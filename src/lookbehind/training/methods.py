@@ -38,7 +38,7 @@ BASES = ("sgd", "adam", "adamw")
 
 
 class Numbers(Protocol):
-    """What a method's optimizer is made from; every :class:`~lookbehind.training.run.Run` has it."""
+    """What a method's optimizer is made from; every ``Run`` has it."""
 
     def radius(self, ascent: str) -> float:
         """Rho for "sam" or "asam"."""
@@ -133,6 +133,10 @@ class Method:
             return 0.0
         return numbers.radius(self.ascent) * ((numbers.k + 1) / 2 if self.wide else 1.0)
 
+    def lr_factor(self, numbers: Numbers) -> float:
+        """What the learning rate is multiplied by while it is used: ``alpha k`` for a long step."""
+        return float(numbers.alpha) * numbers.k if self.long_step else 1.0
+
     def optimizer(
         self,
         base: Optimizer,
@@ -175,36 +179,48 @@ def _methods() -> Iterator[Method]:
         yield Method(base, f"{name} alone", base=base)
         yield Method(f"lookahead-{base}", f"{name} inside Lookahead (k, alpha)", lookahead=True, base=base)
     yield Method("m-sgd", "control: BatchNorm sees micro-batches, as in m-SAM", micro=True, base="sgd")
-    one, last, mean, each, repeat = descents.last, descents.last, descents.mean, descents.each, descents.repeat
+    last, mean, each, repeat = descents.last, descents.mean, descents.each, descents.repeat
     for a in ("sam", "asam"):
         upper = a.upper()
-        yield Method(a, f"climb once, descend with the gradient there ({upper})", a, one)
+        yield Method(a, f"climb once, descend with the gradient there ({upper})", a, last)
         for m, words in (("", ""), ("m-", ", every micro-batch on its own")):
             micro = bool(m)
             if micro:
-                yield Method(f"m-{a}", f"{upper}{words}", a, one, micro=True)
+                yield Method(f"m-{a}", f"{upper}{words}", a, last, micro=True)
             yield Method(
-                f"multistep-{m}{a}", f"climb k times, use the last gradient{words}", a, last, True, micro=micro
+                f"multistep-{m}{a}",
+                f"climb k times, use the last gradient{words}",
+                a,
+                last,
+                multistep=True,
+                micro=micro,
             )
             yield Method(
-                f"multistep-{m}{a}-mean", f"climb k times, use the mean gradient{words}", a, mean, True, micro=micro
+                f"multistep-{m}{a}-mean",
+                f"climb k times, use the mean gradient{words}",
+                a,
+                mean,
+                multistep=True,
+                micro=micro,
             )
             yield Method(
                 f"lookbehind-{m}{a}",
                 f"climb k times, descend with each, interpolate{words}",
                 a,
                 each,
-                True,
-                True,
+                multistep=True,
+                interpolates=True,
                 micro=micro,
             )
-        yield Method(f"lookahead-{a}", f"{upper} inside Lookahead (k, alpha)", a, one, lookahead=True)
-        yield Method(f"{a}-long-step", f"control: {upper} with the learning rate times alpha k", a, one, long_step=True)
+        yield Method(f"lookahead-{a}", f"{upper} inside Lookahead (k, alpha)", a, last, lookahead=True)
+        yield Method(
+            f"{a}-long-step", f"control: {upper} with the learning rate times alpha k", a, last, long_step=True
+        )
         yield Method(
             f"{a}-matched",
             "control: learning rate times alpha k, rho times (k + 1) / 2",
             a,
-            one,
+            last,
             long_step=True,
             wide=True,
         )
@@ -213,11 +229,18 @@ def _methods() -> Iterator[Method]:
             "Lookbehind with a new minibatch per ascent step: the cost of SAM",
             a,
             each,
-            True,
-            True,
+            multistep=True,
+            interpolates=True,
             switching=True,
         )
-        yield Method(f"repeat-{a}", "control: Lookbehind with its first gradient k times", a, repeat, True, True)
+        yield Method(
+            f"repeat-{a}",
+            "control: Lookbehind with its first gradient k times",
+            a,
+            repeat,
+            multistep=True,
+            interpolates=True,
+        )
 
 
 METHODS: dict[str, Method] = {method.name: method for method in _methods()}

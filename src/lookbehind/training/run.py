@@ -27,7 +27,7 @@ class Run(Settings, Derived):
     The seed draws the slice, the validation part, the first weights, the order of the images, the augmentation and the
     dropout masks, in the same way for every method.
 
-    Example:
+    Examples:
         >>> Run(data="cifar10", model="resnet18", method="lookbehind-sam", k=5, alpha=0.5, seed=0).id
         'lookbehind-sam-seed0-...'
     """
@@ -89,10 +89,6 @@ class Run(Settings, Derived):
         """Gradient evaluations per minibatch, over many."""
         plain = self.every - 1 if method.can_spare else 0
         return (self.gradients_of(method, climbs=True) + plain) / (1 + plain)
-
-    def lr_factor(self, method: Method) -> float:
-        """What the learning rate is multiplied by while a method is used: ``alpha k`` for a long step."""
-        return float(self.alpha) * self.k if method.long_step else 1.0
 
     @cached_property
     def filled(self) -> Run:

@@ -66,7 +66,7 @@ class Course:
         number of falls so far; warm-up: ``(step + 1) / steps of the warm-up``.
         """
         run = self.run.filled
-        factor = self._schedule(step) * run.lr_factor(self.phase(step).method)
+        factor = self._schedule(step) * self.phase(step).method.lr_factor(run)
         rising = run.warmup * self.steps_per_epoch
         return float(run.lr or 0.0) * factor * (min(1.0, (step + 1) / rising) if rising else 1.0)
 

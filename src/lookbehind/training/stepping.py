@@ -82,7 +82,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Go on from :func:`random_state`."""
+    """Go on from ``random_state``."""
     torch.set_rng_state(state["rng"].cpu())
     if state["cuda_rng"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all([one.cpu() for one in state["cuda_rng"]])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lookbehind.training.parallel import Team
+from lookbehind.training.records import Record
 
 
 class Tally:
@@ -70,3 +71,13 @@ class Tally:
         self._sums.copy_(state["sums"])
         self._images = state["images"]
         self._alpha_sum, self._alpha_count = state["alpha"]
+
+
+def mean_alpha(epochs: list[Record]) -> float | None:
+    """Over the steps of all epochs; the last may be a part of one."""
+    starts = [0, *(record["step"] for record in epochs)]
+    weighted = [
+        (r["alpha"], r["step"] - start) for r, start in zip(epochs, starts, strict=False) if r["alpha"] is not None
+    ]
+    steps = sum(count for _, count in weighted)
+    return sum(alpha * count for alpha, count in weighted) / steps if steps else None

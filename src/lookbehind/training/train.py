@@ -125,7 +125,7 @@ def train(
         watch: called after every step and with every epoch's record.
         stop: asked after every step; True saves a checkpoint and returns what is known so far.
 
-    Example:
+    Examples:
         >>> records = train(Run(data="digits", method="lookbehind-sam", seed=0), Storage(out="out/digits"))
         >>> records[-1]["test_accuracy"]
     """

@@ -192,7 +192,7 @@ class TranslationRun(TranslationSettings, Derived):
 
     The seed draws the first weights, the minibatches, their order and the dropout masks, alike for all methods.
 
-    Example:
+    Examples:
         >>> TranslationRun(data="iwslt14", method="lookbehind-sam-switching", k=2, alpha=0.8, seed=0).id
         'lookbehind-sam-switching-seed0-...'
     """

@@ -9,7 +9,7 @@ at its greatest length, where all must end.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,9 +56,6 @@ class Hypothesis:
     tokens: tuple[int, ...]
     """With the end."""
     score: float
-
-
-Decode = Callable[[Tensor], Tensor]
 
 
 class _Cached:

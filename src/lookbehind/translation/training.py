@@ -17,12 +17,11 @@ from lookbehind.data.text import ParallelText, TextData, detokenised
 from lookbehind.models.transformer import Transformer, label_smoothed_loss
 from lookbehind.optim.lookahead import slow_weights_of
 from lookbehind.optim.passes import switching
-from lookbehind.training.loop import mean_alpha
 from lookbehind.training.methods import base_optimizer
 from lookbehind.training.parallel import team
 from lookbehind.training.records import Record
 from lookbehind.training.stepping import autocast, random_state, set_random_state, through_the_epoch
-from lookbehind.training.tally import Tally
+from lookbehind.training.tally import Tally, mean_alpha
 from lookbehind.translation.bleu import detokenised_bleu, tokenised_bleu
 from lookbehind.translation.run import TranslationRun
 from lookbehind.translation.search import Search, translated
@@ -103,7 +102,7 @@ class TranslationTraining:
         """
         run, n = self.run, step + 1
         rising = max(int(run.warmup or 0), 1)
-        factor = float(run.alpha) * run.k if self.method.long_step else 1.0
+        factor = self.method.lr_factor(run)
         return float(run.lr or 0.0) * factor * min(n / rising, math.sqrt(rising / n))
 
     # --- steps
@@ -263,7 +262,7 @@ class TranslationTraining:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on where :meth:`state` was taken."""
+        """Go on where ``state`` was taken."""
         self.step, self.evaluations, self.seconds = state["step"], state["evaluations"], state["seconds"]
         self.diverged, self.best = state["diverged"], state["best"]
         self.model.load_state_dict(state["model"])

@@ -28,7 +28,7 @@ class Translator:
         directory: of a finished run, ``OUT/runs/ID``.
         device: where it runs.
 
-    Example:
+    Examples:
         >>> Translator(Path("out/translation/runs/adamw-seed0-0123456789")).translate(["Ein Hund läuft."])
         ['a dog runs.']
     """

@@ -51,13 +51,13 @@ def show(findings: Findings) -> Output:
         for what, key in (("sharpness", SHARPNESS), ("training loss", "train_loss")):
             values = {name: cells[name].values(key) for name in points}
             for rho in _radii(task, findings.scale):
-                others = tuple(name for name in points if name.endswith(f"rho {rho:g}") and "Lookbehind" not in name)
+                names = [name for name in found if name.endswith(f"rho {rho:g}")]
+                others = tuple(name for name in names if "Lookbehind" not in name)
                 row = f"Lookbehind-SAM, rho {rho:g}"
                 claim = Claim(
                     f"at rho {rho:g} Lookbehind has a lower {what} than the others", (row,), others, less=True
                 )
-                if row in values and others:
-                    output.verdicts.append((task.title, judged(claim, values)))
+                output.verdicts.append((task.title, judged(claim, values, names)))
     return output
 
 

@@ -60,11 +60,10 @@ def _panel(findings: Findings, task: Task, family: str, rho: float, output: Outp
     claim = Claim(
         f"trained with rho {rho:g}, Lookbehind-{upper} is the flattest at the largest radius",
         (row,),
-        tuple(name for name in values if name != row),
+        tuple(name for name in found if name != row),
         less=True,
     )
-    if row in values:
-        output.verdicts.append((task.title, judged(claim, values)))
+    output.verdicts.append((task.title, judged(claim, values, list(found))))
     return cells
 
 

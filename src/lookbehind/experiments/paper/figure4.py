@@ -49,16 +49,15 @@ def show(findings: Findings) -> Output:
             output.pictures.append(Picture(name, f"Noise in the weights, {upper} methods", caption, figure))
             values = {name: cell.values(robustness) for name, cell in cells.items()}
             row = f"Lookbehind-{upper}"
+            controls = tuple(arm.name for arm in grid.controls(family, task, findings.scale))
+            theirs = ("SGD", *(arm.name for arm in grid.family_of_table_1(family, task, findings.scale)))
             for words, others in (
-                ("is the most robust to noise", tuple(n for n in values if n != row and "," not in n)),
-                (
-                    "is more robust than what moves as far (not in the paper)",
-                    tuple(n for n in values if "matched" in n or "repeated" in n),
-                ),
+                ("{} is the most robust to noise", tuple(n for n in theirs if not n.startswith(row))),
+                ("not in the paper: {} is more robust than what moves as far", controls),
             ):
-                claim = Claim(f"Lookbehind-{upper} {words}", (row,), others)
-                if row in values and others:
-                    output.verdicts.append((f"{task.title}; mean accuracy over sigma", judged(claim, values)))
+                claim = Claim(words.format(row), (row,), others)
+                verdict = judged(claim, values, [row, *others])
+                output.verdicts.append((f"{task.title}; mean accuracy over sigma", verdict))
     return output
 
 

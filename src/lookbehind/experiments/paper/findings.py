@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from lookbehind.experiments.paper.choices import NOTHING, Choices
 from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.results import Spread, spread
@@ -16,6 +17,7 @@ from lookbehind.training.records import Record
 
 PROTOCOLS = {"paper": "best_test_accuracy", "honest": "validation_accuracy"}
 """By what a method's settings are chosen: the paper's best epoch on the test set, or held-out images."""
+PROTOCOL_BY: dict[Any, str] = {by: protocol for protocol, by in PROTOCOLS.items()}
 REPORTED = {"paper": "best_test_accuracy", "honest": "test_accuracy"}
 """What is then reported: the same number, or the test accuracy after the last epoch."""
 
@@ -94,6 +96,8 @@ class Findings:
     """By the id of the run."""
     searching: range | None = None
     """The seeds that settings are chosen with; all if not given."""
+    before: Choices = NOTHING
+    """What was chosen elsewhere; such rows are not searched again."""
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -136,6 +140,8 @@ class Findings:
         """The same by its name, once all of the search is finished; methods with a seed that diverged are out."""
         if len(arm.candidates) == 1:
             return arm.candidates[0]
+        if not least and (before := self.before.of(task.key, PROTOCOL_BY.get(by, ""), arm.name)) is not None:
+            return before
         if not self.searched(task, arm):
             return None
         cells = [self.cell(task.searched, one, self.searching) for one in arm.candidates]
@@ -147,6 +153,17 @@ def chosen(findings: Findings, task: Task, arms: Sequence[Arm], protocol: str) -
     """The best cell of every row that has one."""
     found = {arm.name: findings.best(task, arm, PROTOCOLS[protocol]) for arm in arms}
     return {name: cell for name, cell in found.items() if cell is not None}
+
+
+def choices_of(name: str, findings: Findings, arms: Callable[[Task, Scale], list[Arm]]) -> Choices:
+    """What an experiment's finished searches have chosen, where there was a choice."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for task in findings.tasks:
+        for protocol in findings.protocols:
+            rows = [arm for arm in arms(task, findings.scale) if len(arm.candidates) > 1]
+            best = {arm.name: findings.choice(task, arm, PROTOCOLS[protocol]) for arm in rows}
+            found.setdefault(task.key, {})[protocol] = {row: one for row, one in best.items() if one is not None}
+    return Choices(name, found)
 
 
 def measure(name: str, *path: Any) -> Callable[[Outcome], float | None]:

@@ -11,7 +11,7 @@ from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.paper.experiment import Experiment
 from lookbehind.experiments.paper.figure4 import robustness
 from lookbehind.experiments.paper.findings import Cell, Findings, Outcome, chosen
-from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, radius, stretched, written
+from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, budget_k, radius, stretched, written
 from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.paper.tables import JUDGED, SAID, missing_words
 from lookbehind.experiments.pictures import Picture
@@ -25,14 +25,9 @@ HALVES = ("Lookbehind, first half", "Lookbehind, last half")
 Value = str | Callable[[Outcome], float | None]
 
 
-def _k(task: Task, scale: Scale) -> int:
-    ks = scale.values_of_k(task)
-    return 5 if 5 in ks else max(ks)
-
-
 def _family(family: str, task: Task, scale: Scale, lookbehind: slice) -> list[Arm]:
     """The radius tuned, the control at the same cost, and Lookbehind itself, with some of these radii."""
-    upper, k = family.upper(), _k(task, scale)
+    upper, k = family.upper(), budget_k(task, scale)
     radii = [radius(task, family, factor) for factor in scale.few_rhos]
     climbed = [written(f"lookbehind-{family}", rho=rho, k=k, alpha=ALPHA) for rho in radii[lookbehind]]
     repeated = [radius(task, family, factor) for factor in REPEATED]
@@ -48,7 +43,7 @@ def _family(family: str, task: Task, scale: Scale, lookbehind: slice) -> list[Ar
 
 def arms(task: Task, scale: Scale) -> list[Arm]:
     """SGD, both families, and what spares Lookbehind-SAM a part of its gradients."""
-    k, epochs = _k(task, scale), task.images.epochs or 1
+    k, epochs = budget_k(task, scale), task.images.epochs or 1
     radii = [radius(task, "sam", factor) for factor in scale.few_rhos]
     larger = radii[1:] or radii
 

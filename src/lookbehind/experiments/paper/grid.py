@@ -141,13 +141,18 @@ def stretched(task: Task, factor: float) -> dict[str, float | str]:
     return longer
 
 
+def budget_k(task: Task, scale: Scale) -> int:
+    """The k of Lookbehind whose gradients others are given too: 5, or the largest that there is."""
+    ks = scale.values_of_k(task)
+    return 5 if 5 in ks else max(ks)
+
+
 def same_budget(task: Task, scale: Scale) -> Iterator[Arm]:
     """SGD, SAM and ASAM for as many gradients as Lookbehind computes with k = 5 (or the k that there is).
 
     Not in the paper, which compares at an equal number of epochs.
     """
-    ks = scale.values_of_k(task)
-    k = 5 if 5 in ks else max(ks)
+    k = budget_k(task, scale)
     for method, cost in (("sgd", 1), ("sam", 2), ("asam", 2)):
         factor = (k + 1) / cost
         radii: dict[str, float | str] = {} if method == "sgd" else {"rho": radius(task, method)}

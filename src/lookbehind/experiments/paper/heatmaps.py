@@ -52,25 +52,22 @@ def heatmaps(findings: Findings, figure: str, method: str, claimed: Claimed | No
             name = f"{figure}-{task.key}-{family}"
             output.pictures.append(Picture(name, f"{method}-{upper} over alpha and k", caption, drawn))
             if claimed is not None:
-                output.verdicts.append((task.title, _verdict(findings, f"{method}-{upper}", base, cells, claimed)))
+                output.verdicts.append((task.title, _verdict(findings, f"{method}-{upper}", base, cells, ks, claimed)))
     return output
 
 
-def _verdict(findings: Findings, name: str, base: Cell, cells: list[list[Cell]], claimed: Claimed) -> Verdict:
+def _verdict(
+    findings: Findings, name: str, base: Cell, cells: list[list[Cell]], ks: Sequence[int], claimed: Claimed
+) -> Verdict:
     """On the claim that a method is above its baseline; what diverged or is not finished leaves it open."""
     key, family = findings.reported, name.partition("-")[2]
-    ks = sorted({_k(cell) for row in cells for cell in row})
     judging = [k for k in ks if claimed(family.lower(), k)]
-    some = [cell for row in cells for cell in row if _k(cell) in judging]
+    some = [cell for row in cells for k, cell in zip(ks, row, strict=True) if k in judging]
     lacking: list[float | None] = [None] * len(findings.seeds)
     table = {family: base.values(key)} | {c.candidate: c.values(key) if c.complete else lacking for c in some}
-    where = "at all alpha and k" if judging == ks else f"at all alpha with k {', '.join(map(str, judging))}"
+    where = "at all alpha and k" if judging == list(ks) else f"at all alpha with k {', '.join(map(str, judging))}"
     claim = Claim(f"{name} is above {family} {where}", tuple(cell.candidate for cell in some), (family,))
     return judged(claim, table)
-
-
-def _k(cell: Cell) -> int:
-    return int(cell.candidate.partition("k=")[2].partition(",")[0])
 
 
 def _difference(value: float | None, level: float) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,27 @@ from lookbehind.experiments.markdown import escaped, table_lines
 from lookbehind.experiments.output import write_files
 from lookbehind.experiments.paper.catalogue import IDS
 
-NOT_THEIRS = "not in the paper"
+NOT_THEIRS, NOT_JUDGED = "not in the paper", "shown, not judged"
 
 
 def write_index(directory: Path) -> Path:
     """Write ``index.md`` from the results of every experiment below a directory."""
-    lines, theirs, ours = [], Counter[str](), Counter[str]()
+    lines = []
     for name in IDS:
         path = directory / name / "results.json"
         if path.exists():
             found = json.loads(path.read_text())
-            for one in found["verdicts"]:
-                (ours if one["claim"].startswith(NOT_THEIRS) else theirs).update([one["verdict"]])
             lines += [_line(name, one) for one in found["verdicts"]] or [_without_verdict(name, found)]
+    write_files(directory, {"index.md": page_of(lines)}, figures=False)
+    return directory / "index.md"
+
+
+def page_of(lines: Sequence[Sequence[str]]) -> str:
+    """The page with these lines of its table: link, claim, where, difference, verdict."""
+    theirs, ours = Counter[str](), Counter[str]()
+    for _, claim, _, _, verdict in lines:
+        if verdict != NOT_JUDGED:
+            (ours if claim.startswith(NOT_THEIRS) else theirs).update([verdict])
     text = [
         "# What our runs say of the paper's claims",
         "",
@@ -35,8 +44,7 @@ def write_index(directory: Path) -> Path:
         *table_lines(["experiment", "claim", "where", "difference, 95 %", "verdict"], lines),
         "",
     ]
-    write_files(directory, {"index.md": "\n".join(text)}, figures=False)
-    return directory / "index.md"
+    return "\n".join(text)
 
 
 def _counted(what: str, counts: Counter[str]) -> str:
@@ -59,4 +67,4 @@ def _line(name: str, verdict: dict[str, Any]) -> list[str]:
 
 
 def _without_verdict(name: str, found: dict[str, Any]) -> list[str]:
-    return [f"[{name}]({name}/results.md)", escaped(found["claim"]), "", "", "shown, not judged"]
+    return [f"[{name}]({name}/results.md)", escaped(found["claim"]), "", "", NOT_JUDGED]

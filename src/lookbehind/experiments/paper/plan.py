@@ -12,6 +12,7 @@ from typing import Literal
 
 from lookbehind.experiments.compare import workers_for
 from lookbehind.experiments.paper.catalogue import experiment
+from lookbehind.experiments.paper.choices import NOTHING, Choices, read_choices
 from lookbehind.experiments.paper.findings import PROTOCOLS, Findings, Outcome
 from lookbehind.experiments.paper.grid import Arm
 from lookbehind.experiments.paper.scale import Scale, Task, changed, with_checkpoints, with_search
@@ -45,6 +46,9 @@ class Reproduction:
     search_tasks: int | None = None
     """Lifelong learning: search the settings of a row on the first so many tasks of the stream, and train what was
     chosen on all of them."""
+    choices: Path | None = None
+    """The choices.json of the same table from another machine, or from a search whose runs are gone: rows that stand
+    there are trained with these settings and not searched again."""
     change: tuple[str, ...] = ()
     """Settings of all runs, NAME=VALUE, where the paper does not say or says two things: weight_decay=5e-4 eta=0.01."""
     jobs: int | None = None
@@ -89,8 +93,16 @@ class Reproduction:
 
     @property
     def searches_first(self) -> bool:
-        """Do some runs become known only when others are finished?"""
-        return self.search_seeds is not None or self.search_tasks is not None
+        """Are all settings of a row trained only to choose among them?"""
+        return any(one is not None for one in (self.search_seeds, self.search_tasks, self.choices))
+
+    @cached_property
+    def _choices(self) -> Choices:
+        return NOTHING if self.choices is None else read_choices(self.choices)
+
+    def choices_for(self, name: str) -> Choices:
+        """What was chosen elsewhere for an experiment's rows."""
+        return self._choices if name == self._choices.experiment else NOTHING
 
     def seeds_of(self, name: str) -> range:
         """The seeds of an experiment."""
@@ -151,6 +163,8 @@ def check_rows(wanted: Reproduction) -> None:
                 raise ValueError(f"search_tasks={wanted.search_tasks}: {name} is no lifelong learning; leave it out")
     for name in wanted.experiments:
         wanted.shown(name)
+    if wanted.choices is not None:
+        _check_choices(wanted, wanted.choices)
     if not wanted.rows:
         return
     _check_rows_only("rows", wanted.rows, wanted.experiments)
@@ -165,23 +179,35 @@ def check_rows(wanted: Reproduction) -> None:
         one_of("rows", row, tuple(rows))
 
 
+def _check_choices(wanted: Reproduction, file: Path) -> None:
+    _check_rows_only("choices", file, wanted.experiments)
+    name = read_choices(file).experiment
+    if name not in wanted.experiments:
+        raise ValueError(f"choices={file}: is of {name!r}, which is not asked for")
+    tasks = wanted.at.tasks_of(experiment(name).tasks)
+    arms = {task.key: experiment(name).arms(task, wanted.at) for task in tasks}
+    wanted.choices_for(name).check(arms, PROTOCOLS, file)
+
+
 def runs_of_experiment(wanted: Reproduction, name: str) -> list[Job]:
     """The runs of a table or figure, each once, seed by seed, so that one can stop early.
 
     With ``search_seeds`` those of the other seeds, and with ``search_tasks`` those on all tasks, are known, and here,
-    once a row's search is finished.
+    once a row's search is finished; it is not made where ``choices`` say what it would find.
     """
-    scale, searching = wanted.at, wanted.searching(name)
+    scale, searching, before = wanted.at, wanted.searching(name), wanted.choices_for(name)
     runs: dict[str, Job] = {}
-    rows = [(task, arm) for task in scale.tasks_of(experiment(name).tasks) for arm in wanted.arms_of(name, task)]
+    tasks = tuple(scale.tasks_of(experiment(name).tasks))
+    found = Findings(scale, searching, tasks, {}, searching, before)
+    protocols = found.protocols[:1] if experiment(name).one_protocol else found.protocols
+    rows = [(task, arm) for task in tasks for arm in wanted.arms_of(name, task)]
     first = Arm.search if wanted.searches_first else Arm.runs
+    open_ones = [(task, arm) for task, arm in rows if not all(before.of(task.key, one, arm.name) for one in protocols)]
     for seed in searching:
-        runs |= {run.id: run for task, arm in rows for run in first(arm, task, range(seed, seed + 1))}
+        runs |= {run.id: run for task, arm in open_ones for run in first(arm, task, range(seed, seed + 1))}
     if wanted.searches_first:
         # and the chosen ones on all seeds that are shown, those that have searched among them or not
-        tasks = tuple(scale.tasks_of(experiment(name).tasks))
-        found = Findings(scale, searching, tasks, known(wanted, name, runs.values()), searching)
-        protocols = found.protocols[:1] if experiment(name).one_protocol else found.protocols
+        found = replace(found, known=known(wanted, name, runs.values()))
         best = [(task, chosen) for task, arm in rows for chosen in _chosen(found, task, arm, protocols)]
         for seed in wanted.shown(name):
             runs |= {run.id: run for task, arm in best for run in arm.runs(task, range(seed, seed + 1))}

@@ -12,10 +12,11 @@ from typing import Any
 from lookbehind.experiments.cluster import run_all_on_ray
 from lookbehind.experiments.paper.catalogue import experiment
 from lookbehind.experiments.paper.checkpoints import Checkpoint
-from lookbehind.experiments.paper.findings import Findings
-from lookbehind.experiments.paper.plan import Reproduction, check_rows, known, runs_of_experiment, unfinished
+from lookbehind.experiments.paper.choices import write_choices
+from lookbehind.experiments.paper.findings import Findings, choices_of
+from lookbehind.experiments.paper.plan import Reproduction, check_rows, known, runs_of, runs_of_experiment, unfinished
 from lookbehind.experiments.paper.scale import Task
-from lookbehind.experiments.pool import Coming, Ended, Told, run_all
+from lookbehind.experiments.pool import Coming, Ended, Notice, Told, run_all, warnings_told
 from lookbehind.training.job import Job
 from lookbehind.training.measuring import Measures
 from lookbehind.training.train import load
@@ -28,12 +29,16 @@ def reproduce(
 
     Runs that several experiments share are trained once. Stopped, it goes on when it is called again.
 
-    Example:
+    Examples:
         >>> reproduce(Reproduction(experiments=("table1",), scale="smoke"))
     """
-    began, errors = monotonic(), list[str]()
+    began, errors, notices = monotonic(), list[str](), set[str]()
 
     def listen(told: Told) -> None:
+        if isinstance(told, Notice):
+            if told.text in notices:
+                return
+            notices.add(told.text)
         if isinstance(told, Ended) and told.error:
             errors.append(f"{told.run.method}, seed {told.run.seed}: {told.error}")
         tell(told)
@@ -56,11 +61,12 @@ def _train(wanted: Reproduction, todo: Sequence[tuple[Job, Measures]], tell: Cal
     """These runs, on this machine or on Ray."""
     if not todo:
         return
+    todo = _with_data(wanted, todo, tell)
     tell(Coming([run for run, _ in todo]))
-    for checkpoint in _checkpoints(wanted):
-        checkpoint.make(wanted.storage, tell)
-    for run in {run.source: run for run, _ in todo}.values():
-        load(run, wanted.storage)  # before the processes: data that is missing is told, or fetched, once
+    sources = {run.source for run, _ in todo}
+    for checkpoint, source in _checkpoints(wanted):
+        if source in sources:
+            checkpoint.make(wanted.storage, tell)
     if wanted.ray is not None:
         run_all_on_ray(todo, wanted.storage, tell, wanted.ray)
         return
@@ -71,18 +77,41 @@ def _train(wanted: Reproduction, todo: Sequence[tuple[Job, Measures]], tell: Cal
         run_all([run for run, _ in some], wanted.storage, wanted.workers, tell, some[0][1])
 
 
+def _with_data(
+    wanted: Reproduction, todo: Sequence[tuple[Job, Measures]], tell: Callable[[Told], None]
+) -> list[tuple[Job, Measures]]:
+    """What can be trained: before the processes, so that data that is missing is told, or fetched, once."""
+    missing: dict[str, FileNotFoundError] = {}
+    sources = {run.source: run for run, _ in todo}
+    for source, run in sources.items():
+        try:
+            with warnings_told(tell):
+                load(run, wanted.storage)
+        except FileNotFoundError as error:
+            missing[source] = error
+    left = [(run, measures) for run, measures in todo if run.source not in missing]
+    # what was trained before, on data that is there, still has a page
+    if not left and {run.source for run, _ in runs_of(wanted)} <= missing.keys():
+        raise next(iter(missing.values()))
+    for source, lacking in missing.items():
+        tell(Notice(f"{source} is left out: {lacking}"))
+        tell(Coming([sources[source]]))  # one stands for all of them
+        tell(Ended(sources[source], [], f"{source} is left out: {lacking}"))
+    return left
+
+
 def _write_index(directory: Path) -> None:
     from lookbehind.experiments.paper.index import write_index  # which draws figures, like the pages
 
     write_index(directory)
 
 
-def _checkpoints(wanted: Reproduction) -> list[Checkpoint]:
-    """The networks that have to be made before they can be fine-tuned."""
+def _checkpoints(wanted: Reproduction) -> list[tuple[Checkpoint, str]]:
+    """The networks that have to be made before they can be fine-tuned, each with the data that they learn from."""
     tasks = [task for name in wanted.experiments for task in wanted.at.tasks_of(experiment(name).tasks)]
-    made = [(task.checkpoint, task.settings) for task in tasks if task.checkpoint is not None]
+    made = [(task.checkpoint, task.images) for task in tasks if task.checkpoint is not None]
     out = wanted.storage.out
-    return [one for one, settings in made if getattr(settings, "model", None) == one.model(out)]
+    return [(one, settings.data) for one, settings in made if settings.model == one.model(out)]
 
 
 def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str, began: float) -> Path:
@@ -103,7 +132,8 @@ def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str,
     }
     found = known(wanted, name, every.values())
     lacking = sum(run.id not in found for run in runs)
-    notices = list(dict.fromkeys(errors))
+    notices = [] if scale.judges else [f"the scale {scale.name} {scale.about}: its verdicts mean nothing"]
+    notices += dict.fromkeys(errors)
     if lacking:
         notices.append(f"{lacking} of {len(runs)} runs are not finished: start again with the same command to go on")
     about = About(
@@ -117,7 +147,12 @@ def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str,
         notices=notices,
     )
     out = Path(wanted.storage.out) / wanted.scale / name
-    write_pages(out, this, this.show(Findings(scale, wanted.shown(name), tasks, found, wanted.searching(name))), about)
+    findings = Findings(
+        scale, wanted.shown(name), tasks, found, wanted.searching(name), before=wanted.choices_for(name)
+    )
+    write_pages(out, this, this.show(findings), about)
+    if this.best_of_rows:
+        write_choices(out / "choices.json", choices_of(name, findings, this.arms))  # beside what stands there
     return out
 
 
@@ -128,6 +163,8 @@ def _settings(wanted: Reproduction, tasks: Sequence[Task], seeds: range, finishe
         searching += ", which are not shown"
     if wanted.search_tasks is not None:
         searching += f"; settings were searched on the first {wanted.search_tasks} tasks"
+    if wanted.choices is not None:
+        searching += f"; settings that {wanted.choices.name} has were searched before"
     return {
         "scale": f"{wanted.scale}: {wanted.at.about}",
         "seeds": f"{seeds.start} to {seeds.stop - 1}{searching}",

@@ -112,6 +112,8 @@ class Scale:
     measures: Measures
     lifelong: LifelongGrid
     translation: TranslationGrid
+    judges: bool = True
+    """Do its networks learn enough for verdicts to mean something?"""
 
     def task(self, key: str) -> Task:
         """The task of the paper, or the only one that stands for all."""

@@ -200,6 +200,7 @@ TINY = Settings(data="digits", epochs=2, batch_size=100, validation=60, batchnor
 SMOKE = Scale(
     name="smoke",
     about="shows in seconds that everything works, and nothing else",
+    judges=False,
     tasks=(
         Task("digits", "digits, 4 x 4, 2 epochs", replace(TINY, pool=2), "C10 RN-34"),
         Task(

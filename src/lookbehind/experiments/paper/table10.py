@@ -30,7 +30,8 @@ def part(mine: Cell, other: Cell) -> float | None:
     found = []
     for ours, theirs in zip(mine.outcomes, other.outcomes, strict=True):
         goal = theirs.end["best_test_accuracy"]
-        reached = [e["gradient_evaluations"] for e in ours.epochs if (e["test_accuracy"] or -1.0) >= (goal or 101.0)]
+        known = [e for e in ours.epochs if e["test_accuracy"] is not None and goal is not None]
+        reached = [e["gradient_evaluations"] for e in known if e["test_accuracy"] >= goal]
         if not reached:
             return None
         found.append(100 * reached[0] / theirs.end["gradient_evaluations"])

@@ -1,0 +1,76 @@
+"""Which settings a search has chosen for the rows of a table, as a file that another machine can go on from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lookbehind.data.files import written_whole
+from lookbehind.experiments.paper.grid import Arm
+
+Chosen = Mapping[str, Mapping[str, Mapping[str, str]]]
+"""By the key of the task, the protocol and the name of the row: a method with its settings."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What searches have chosen before, for one table."""
+
+    experiment: str
+    chosen: Chosen = field(default_factory=dict)
+
+    def of(self, task: str, protocol: str, row: str) -> str | None:
+        """The method with its settings; None where nothing was chosen."""
+        return self.chosen.get(task, {}).get(protocol, {}).get(row)
+
+    def check(self, tasks: Mapping[str, Iterable[Arm]], protocols: Collection[str], file: Path) -> None:
+        """Do the tasks and rows exist, and are these settings among those that they are searched over?"""
+        for key, protocol, row, one in self._each():
+            if protocol not in protocols:
+                raise ValueError(f"choices={file}: {protocol!r} is no protocol; there are {', '.join(protocols)}")
+            rows = {arm.name: arm.candidates for arm in tasks.get(key, ())}
+            if row not in rows:
+                raise ValueError(f"choices={file}: {self.experiment} has no row {row!r} on {key!r} at this scale")
+            if one not in rows[row]:
+                raise ValueError(f"choices={file}: {one!r} is none of the settings of {row!r}: {', '.join(rows[row])}")
+
+    def _each(self) -> Iterator[tuple[str, str, str, str]]:
+        for key, protocols in self.chosen.items():
+            for protocol, rows in protocols.items():
+                for row, one in rows.items():
+                    yield key, protocol, row, one
+
+
+NOTHING = Choices("")
+
+
+def read_choices(file: Path) -> Choices:
+    """The choices in a file that ``write_choices`` wrote."""
+    try:
+        found: Any = json.loads(Path(file).read_text())
+        choices = Choices(str(found["experiment"]), found["chosen"])
+        if not all(isinstance(word, str) for words in choices._each() for word in words):
+            raise TypeError("a name that is no text")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"choices={file}: cannot be read ({type(error).__name__}: {error}); give a choices.json that "
+            "`lookbehind reproduce` wrote"
+        ) from error
+    return choices
+
+
+def write_choices(file: Path, choices: Choices) -> None:
+    """As a file; rows that it has and of which nothing is known now stay, for the runs of their search may be gone."""
+    before = read_choices(file).chosen if file.exists() else {}
+    chosen = {
+        task: {
+            protocol: {**before.get(task, {}).get(protocol, {}), **rows}
+            for protocol, rows in choices.chosen[task].items()
+        }
+        for task in choices.chosen
+    }
+    with written_whole(file) as out:
+        out.write(json.dumps({"experiment": choices.experiment, "chosen": chosen}, indent=2).encode() + b"\n")
