@@ -27,7 +27,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(RUN)/lookbehind compare --data digits --methods sgd sam asam lookbehind-sam lookbehind-asam --seeds 3 --measures sharpness noise --sigmas 0 0.1 0.2 0.3 0.4 0.5 --draws 3 --out out/demo
 
-# one torch thread per worker: two workers fill two cores; many tests start processes, which should find their bytecode
+# one torch thread per worker, a worker more than there are cores; processes that tests start should find their bytecode
 test: $(VENV)/.installed
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(RUN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 

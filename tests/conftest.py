@@ -1,9 +1,15 @@
+import os
+
 import torch
 
 torch.set_num_threads(1)  # tests run in parallel processes
 
 # A file is run by one process, since some have fixtures that take long; so the longest come first.
 LONGEST = ("torchrun", "compare", "resume", "paper", "failures", "huggingface", "cluster", "lightning", "fsdp")
+
+
+def pytest_xdist_auto_num_workers(config):
+    return (os.cpu_count() or 1) + 1  # many tests wait for processes that they have started
 
 
 def pytest_collection_modifyitems(items):

@@ -7,16 +7,16 @@ import sys
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
-_context = get_context("forkserver")
-_context.set_forkserver_preload(["lookbehind.training.train", "lookbehind.training.run", "sklearn.datasets"])
+CONTEXT = get_context("forkserver")
+CONTEXT.set_forkserver_preload(["lookbehind.experiments.pool", "lookbehind.training.run", "torch._dynamo"])
 
 
 class Script:
     """Runs code with these words as ``sys.argv[1:]``; like a ``subprocess.Popen`` as far as the tests need it."""
 
     def __init__(self, code: str, *words: str) -> None:
-        reader, writer = _context.Pipe(duplex=False)
-        self._process = _context.Process(target=_run, args=(code, words, writer))
+        reader, writer = CONTEXT.Pipe(duplex=False)
+        self._process = CONTEXT.Process(target=_run, args=(code, words, writer))
         self._process.start()
         writer.close()
         self.stdout = os.fdopen(os.dup(reader.fileno()))

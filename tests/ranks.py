@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from forked import CONTEXT
 
 SECONDS = 60  # a hang is a failure
 
@@ -29,11 +29,10 @@ class Ranks:
     """Runs a function ``f(rank, ...)`` of a test module on every rank and gives what they return."""
 
     def __init__(self, world: int, file: str) -> None:
-        context = mp.get_context("spawn")
-        pipes = [context.Pipe() for _ in range(world)]
+        pipes = [CONTEXT.Pipe() for _ in range(world)]
         self.pipes = [ours for ours, _ in pipes]
         self.processes = [
-            context.Process(target=_serve, args=(rank, world, file, theirs), daemon=True)
+            CONTEXT.Process(target=_serve, args=(rank, world, file, theirs), daemon=True)
             for rank, (_, theirs) in enumerate(pipes)
         ]
         for process in self.processes:

@@ -326,7 +326,7 @@ def test_two_processes_equal_one(tmp_path):
     with socket.socket() as one:
         one.bind(("localhost", 0))
         port = one.getsockname()[1]
-    mp.spawn(_one_of_two, (port, str(tmp_path)), nprocs=2)
+    mp.start_processes(_one_of_two, (port, str(tmp_path)), nprocs=2, start_method="forkserver")
     model = net(batchnorm=False)
     optimizer = lookbehind_sam(sgd(model))
     for step in range(4):

@@ -187,8 +187,8 @@ def test_a_worker_that_is_killed_is_told_of(tmp_path):
     def tell(what):
         told.append(what)
         if isinstance(what, pool.Progress):
-            for child in children_of(os.getpid()):
-                os.kill(child, signal.SIGKILL)
+            for worker in workers_of(os.getpid()):
+                os.kill(worker, signal.SIGKILL)
 
     run_all([run, Run(method="sam", epochs=1000)], Storage(out=tmp_path), 2, tell)
     errors = [t.error for t in told if isinstance(t, Ended)]
@@ -196,14 +196,19 @@ def test_a_worker_that_is_killed_is_told_of(tmp_path):
     assert all("its worker process ended without a word" in error for error in errors)
 
 
-def children_of(parent: int) -> list[int]:
+def workers_of(parent: int) -> list[int]:
+    """The processes that were forked from the server that a process has started."""
+    return [worker for server in _forked_by(parent) for worker in _forked_by(server)]
+
+
+def _forked_by(parent: int) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             state, command = (entry / "stat").read_text().rsplit(")", 1)[1].split(), (entry / "cmdline").read_text()
         except OSError:
             continue
-        if int(state[1]) == parent and "spawn_main" in command:
+        if int(state[1]) == parent and "forkserver" in command:
             found.append(int(entry.name))
     return found
 
@@ -213,7 +218,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "lookbehind.cli", "compare", *words], stdout=subprocess.DEVNULL, start_new_session=True
     )
-    workers = waited_for(lambda: len(list(tmp_path.glob("runs/*/records.jsonl"))) == 2 and children_of(process.pid))
+    workers = waited_for(lambda: len(list(tmp_path.glob("runs/*/records.jsonl"))) == 2 and workers_of(process.pid))
     process.kill()
     process.wait()
     assert len(workers) == 2
@@ -230,7 +235,7 @@ def test_a_second_interrupt_does_not_wait_for_workers(tmp_path):
         start_new_session=True,
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
-    workers = waited_for(lambda: len(list(tmp_path.glob("runs/*/records.jsonl"))) == 2 and children_of(process.pid))
+    workers = waited_for(lambda: len(list(tmp_path.glob("runs/*/records.jsonl"))) == 2 and workers_of(process.pid))
     for worker in workers:
         os.kill(worker, signal.SIGSTOP)
     os.kill(process.pid, signal.SIGINT)

@@ -8,17 +8,19 @@ import pickle
 import struct
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from lookbehind.data import readers
 from lookbehind.data.augment import AUGMENTATIONS, augmented
 from lookbehind.data.pickles import read_pickle
-from lookbehind.data.readers import read_image
+from lookbehind.data.readers import read_digits, read_image
 from lookbehind.data.vision import SETS, Images, hold_out, load, reduced
 
 SHARED = Path(__file__).parent.parent.parent / "shared" / "data"
@@ -334,6 +336,17 @@ def test_where_no_cache_can_be_written_the_images_are_decoded_every_time(tiny, d
     assert len(decodings) == 16
     assert first.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert {path.name for path in folder.iterdir()} - {"decoded.npy"} == before  # no half file is left
+
+
+@pytest.mark.parametrize("file", ["there", "elsewhere"])
+def test_digits_are_those_of_scikit_learn(file, monkeypatch):
+    if file == "elsewhere":
+        monkeypatch.setattr(readers, "find_spec", lambda name: ModuleSpec(name, None, origin="elsewhere/__init__.py"))
+    pixels, labels = read_digits()
+    expected = load_digits(return_X_y=True)
+    assert (pixels.dtype, labels.dtype) == (torch.float64, torch.int64)
+    assert (pixels.numpy() == expected[0]).all()
+    assert (labels.numpy() == expected[1]).all()
 
 
 def test_digits_are_split_by_seed():

@@ -235,6 +235,7 @@ def test_an_interrupt_at_any_line_finds_the_step_taken_or_not(method, restore, a
         model = net()
         optimizer = METHODS[method](sgd(model))
         optimizer.restore = restore
+        optimizer.k = min(optimizer.k, 2)  # with two ascent steps there are all kinds of lines
         alias(model)
         train(optimizer, model, range(1))
         return model, optimizer

@@ -377,7 +377,7 @@ def test_two_processes_equal_one(tmp_path):
     with socket.socket() as one:
         one.bind(("localhost", 0))
         port = one.getsockname()[1]
-    mp.spawn(_one_of_two, (port, str(tmp_path)), nprocs=2)
+    mp.start_processes(_one_of_two, (port, str(tmp_path)), nprocs=2, start_method="forkserver")
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert same(first, second)
     assert distance(first, values(single.model)) < 1e-6

@@ -20,7 +20,7 @@ from lookbehind.training.run import Run
 from lookbehind.training.train import Storage, load, train
 
 QUICK = ["--epochs", "2", "--batch-size", "100"]
-
+LONGER = ["--method", "lookbehind-sam", "--epochs", "6", "--batch-size", "100", "--lr", "0.02"]  # time to be killed
 
 WAYS = ("ddp",) if OLD_TORCH else ("ddp", "fsdp")
 
@@ -63,8 +63,7 @@ def trained(tmp_path_factory):
     """The same run with DDP and with FSDP2."""
     out = tmp_path_factory.mktemp("torchrun")
     for parallel in WAYS:
-        words = ["--method", "lookbehind-sam", "--parallel", parallel, *QUICK, "--out", str(out / parallel)]
-        code, shown = torchrun(*words)
+        code, shown = torchrun(*LONGER, "--parallel", parallel, "--out", str(out / parallel))
         assert code == 0, shown
         assert shown.count("lookbehind-sam, seed 0:") == 1  # one of them talks
     return out
@@ -76,12 +75,12 @@ def test_ddp_and_fsdp_are_the_same_training(trained):
     # not to the last bits: FSDP2 needs another memory format, whose sums are rounded otherwise
     assert distance(weights_of(ddp), weights_of(fsdp)) < 1e-3
     one, two = ends(ddp), ends(fsdp)
-    assert [record["event"] for record in one] == ["epoch", "epoch", "end"] == [record["event"] for record in two]
+    assert [record["event"] for record in one] == [*["epoch"] * 6, "end"] == [record["event"] for record in two]
     for a, b in zip(one, two, strict=True):
         assert a["gradient_evaluations"] == b["gradient_evaluations"]
         assert a["test_accuracy"] == pytest.approx(b["test_accuracy"], abs=0.5)
     assert one[0]["loss"] == pytest.approx(two[0]["loss"], rel=1e-5)
-    assert one[-1]["gradient_evaluations"] == 2 * 3 * 6
+    assert one[-1]["gradient_evaluations"] == 6 * 3 * 6
     names = {path.name for path in ddp.iterdir()}
     assert {"run.json", "records.jsonl", "weights.pt", "data.json"} <= names
     assert not any(name.startswith("checkpoint") for name in names)
@@ -117,10 +116,10 @@ def test_fsdp_on_the_cpu_is_refused_where_torch_is_too_old(tmp_path):
 
 
 @pytest.mark.parametrize("parallel", WAYS)
-def test_a_killed_process_ends_all_and_the_same_command_goes_on(tmp_path, parallel):
-    words = ["--method", "lookahead-sam", "--epochs", "6", "--batch-size", "100", "--parallel", parallel]
-    started = torchrun(*words, "--out", str(tmp_path / "killed"), wait=False)
-    records = tmp_path / "killed" / "runs"
+def test_a_killed_process_ends_all_and_the_same_command_goes_on(tmp_path, parallel, trained):
+    words = [*LONGER, "--parallel", parallel, "--out", str(tmp_path)]
+    started = torchrun(*words, wait=False)
+    records = tmp_path / "runs"
     deadline = time.monotonic() + 60
     while not any(path.stat().st_size for path in records.glob("*/records.jsonl")):
         assert time.monotonic() < deadline, "it did not begin"
@@ -130,18 +129,17 @@ def test_a_killed_process_ends_all_and_the_same_command_goes_on(tmp_path, parall
     shown, _ = started.communicate(timeout=90)
     assert started.returncode != 0
     assert "SIGKILL" in shown  # torchrun says which process it was
-    assert not (only_run(tmp_path / "killed") / "weights.pt").exists()
-    code, shown = torchrun(*words, "--out", str(tmp_path / "killed"))
+    killed, whole = only_run(tmp_path), only_run(trained / parallel)
+    assert not (killed / "weights.pt").exists()
+    code, shown = torchrun(*words)
     assert code == 0, shown
-    code, shown = torchrun(*words, "--out", str(tmp_path / "whole"))
-    assert code == 0, shown
-    one, two = weights_of(only_run(tmp_path / "killed")), weights_of(only_run(tmp_path / "whole"))
+    one, two = weights_of(killed), weights_of(whole)
     assert all(torch.equal(one[name], two[name]) for name in two)
 
     def without_times(directory):
         return [{k: v for k, v in record.items() if k != "seconds"} for record in ends(directory)]
 
-    assert without_times(only_run(tmp_path / "killed")) == without_times(only_run(tmp_path / "whole"))
+    assert without_times(killed) == without_times(whole)
 
 
 @pytest.mark.parametrize(

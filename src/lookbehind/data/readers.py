@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +35,22 @@ Result = TypeVar("Result")
 def digest_of(*parts: bytes) -> str:
     """One short digest of several."""
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
+
+
+def read_digits() -> tuple[Tensor, Tensor]:
+    """The pixels (N, 64), from 0 to 16, and the labels of scikit-learn's digits.
+
+    From the file inside it: importing scikit-learn takes longer than most trainings with these images.
+    """
+    package = find_spec("sklearn")
+    file = Path(package.origin).parent / "datasets/data/digits.csv.gz" if package and package.origin else None
+    if file is None or not file.exists():  # then scikit-learn knows where it is, or Python says what is missing
+        from sklearn.datasets import load_digits
+
+        pixels, labels = load_digits(return_X_y=True)
+        return torch.tensor(pixels), torch.tensor(labels)
+    table = torch.from_numpy(np.loadtxt(file, delimiter=","))
+    return table[:, :-1], table[:, -1].long()
 
 
 def read_cifar(files: Sequence[Path], label: str, classes: int) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from typing_extensions import Self
 from lookbehind.data.augment import augmented, picked
 from lookbehind.data.files import Remote, ensure, md5_of
 from lookbehind.data.folders import train_and_test
-from lookbehind.data.readers import decoded, digest_of, read_cifar, read_idx
+from lookbehind.data.readers import decoded, digest_of, read_cifar, read_digits, read_idx
 
 
 class ImageSource(Protocol):
@@ -143,9 +143,7 @@ IMAGENET_NORMS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def _digits(directory: Path, seed: int) -> VisionData:
-    from sklearn.datasets import load_digits
-
-    pixels, labels = (torch.tensor(part) for part in load_digits(return_X_y=True))
+    pixels, labels = read_digits()
     # 16 grey levels in steps of 15, so that (x / 255) / (16 / 17) is the usual level / 16
     images = Images((pixels.reshape(-1, 1, 8, 8) * 15).to(torch.uint8), labels)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from scipy.special import stdtrit
-
 from lookbehind.experiments.results import Curve, Row
 
 LEVEL = 0.95
@@ -65,7 +63,9 @@ def _margin(values: Sequence[float]) -> float | None:
     # differences that are all equal come from the coarse steps of a small test set: they are no certainty
     if deviation < 1e-9:
         return None
-    quantile = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2))  # of Student's t; scipy.stats takes a second to import
+    from scipy.special import stdtrit  # not scipy.stats, which takes a second to import; and not with this module
+
+    quantile = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2))  # of Student's t
     return quantile * deviation / math.sqrt(len(values))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections import Counter
@@ -12,7 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import current_process, get_context, parent_process
 from queue import Empty
 from time import monotonic
 from typing import Any
@@ -26,9 +27,9 @@ from lookbehind.training.train import Progress, Storage, train
 INTERVAL = 0.1  # seconds between two reports of a run: more would only be drawn over
 ATTEMPTS = 2  # of a run whose worker process was killed
 NOTHING_MORE = Measures()
+GUARD = "the script that called lacks `if __name__ == '__main__':`"
 KILLED = (
-    "its worker process ended without a word: killed, perhaps for want of memory; or the script that called lacks "
-    "`if __name__ == '__main__':`. Start again to go on"
+    f"its worker process ended without a word: killed, perhaps for want of memory; or {GUARD}. Start again to go on"
 )
 
 
@@ -96,7 +97,9 @@ def run_all(runs: Sequence[Job], storage: Storage, jobs: int, tell: Tell, measur
 
 def _run_in_pool(todo: list[Job], storage: Storage, jobs: int, tell: Tell, measures: Measures) -> set[str]:
     """Train until all is done, or a worker process dies: then the ids of the runs that may have caused it."""
-    context = get_context("spawn")  # torch's threads do not survive a fork
+    if getattr(current_process(), "_inheriting", False):  # a worker, which has to import the script first
+        raise RuntimeError(f"a worker process was about to start others: {GUARD}")
+    context = _context()
     queue, stop = context.Queue(), context.Event()
     begun: set[str] = set()
 
@@ -137,6 +140,18 @@ def _run_in_pool(todo: list[Job], storage: Storage, jobs: int, tell: Tell, measu
             pool.shutdown(cancel_futures=True)
             raise
     return set()
+
+
+def _context() -> Any:
+    """How workers start: not as a fork of this process, since torch's threads do not survive one.
+
+    Where it is safe they are forked from a server that has only imported what they need, once: torch takes seconds.
+    """
+    if sys.platform != "linux":
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__, "torch._dynamo"])  # torch imports it with the first optimizer
+    return context
 
 
 def _pass_on(queue: Any, tell: Tell) -> None:
