@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lookbehind.optim import descent as descents
@@ -24,16 +25,58 @@ if TYPE_CHECKING:
     from lookbehind.optim.sharpness_aware import SharpnessAware
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """What one step is made of."""
+
+    climb: Climb
+    fast: Fast
+    descender: Descender
+    last: Diagnostics
+    statistics: Statistics | None  # running statistics before the step
+
+
 def run(optimizer: SharpnessAware, plan: Plan, leaves: list[Leaf], itinerary: Itinerary) -> Walk:
     """The evaluations that a step needs, as a generator; when it ends, the step is taken, skipped or undone."""
+    scaling = optimizer._scaling
+    if scaling is not None:
+        scaling.begin(optimizer)
+    parts = _assembled(optimizer, plan, leaves, itinerary)
+    optimizer._climb, fast, last = parts.climb, parts.fast, parts.last
+    counted = optimizer.steps
+    try:
+        yield from parts.climb.walk(parts.descender.receive)
+    except BaseException as error:
+        parts.climb.exchange.home()
+        if not fast.taken:
+            fast.restore_base()
+            if parts.statistics is not None:
+                parts.statistics.restore()
+        skips = optimizer.nonfinite == "skip" and isinstance(error, NonFiniteError)
+        if not (skips or isinstance(error, Overflowed)):
+            raise
+        last.skipped = True
+        optimizer._set_counter("ascent_skipped", optimizer.skipped + 1)
+    finally:
+        optimizer._climb = None
+        optimizer._set_counter("ascent_steps", counted + (fast.taken or last.skipped))
+        optimizer._set_counter("ascent_evaluations", optimizer.evaluations + last.evaluations)
+        for leaf in leaves:
+            leaf.parameter.grad = None
+        forget_gathered_weights(optimizer.model)
+        last.record_alpha(fast.alpha)
+        optimizer.last = last
+    if scaling is not None:
+        scaling.end()
+    return last.clean_loss
+
+
+def _assembled(optimizer: SharpnessAware, plan: Plan, leaves: list[Leaf], itinerary: Itinerary) -> _Parts:
     parameters = [leaf.parameter for leaf in leaves]
     scratch, scaling = optimizer._scratch, optimizer._scaling
     scratch.open(parameters)
     exchange = Exchange(parameters, scratch, offload=optimizer.offload)
     last = Diagnostics(descents.ascents(plan))
-    statistics = Statistics(optimizer.model) if optimizer.model is not None else None
-    if scaling is not None:
-        scaling.begin(optimizer)
     treatment = Treatment(
         parameters=parameters,
         model=optimizer.model,
@@ -42,7 +85,7 @@ def run(optimizer: SharpnessAware, plan: Plan, leaves: list[Leaf], itinerary: It
         clip=optimizer.clip,
         scaling=scaling,
     )
-    optimizer._climb = climb = Climb(
+    climb = Climb(
         rule=optimizer.ascent,
         leaves=leaves,
         exchange=exchange,
@@ -71,30 +114,5 @@ def run(optimizer: SharpnessAware, plan: Plan, leaves: list[Leaf], itinerary: It
         treatment.handed_on()
         fast.step(final)
 
-    descender = Descender(plan, parameters, scratch, step)
-    counted = optimizer.steps
-    try:
-        yield from climb.walk(descender.receive)
-    except BaseException as error:
-        exchange.home()
-        if not fast.taken:
-            fast.restore_base()
-            if statistics is not None:
-                statistics.restore()
-        skips = optimizer.nonfinite == "skip" and isinstance(error, NonFiniteError)
-        if not (skips or isinstance(error, Overflowed)):
-            raise
-        last.skipped = True
-        optimizer._set_counter("ascent_skipped", optimizer.skipped + 1)
-    finally:
-        optimizer._climb = None
-        optimizer._set_counter("ascent_steps", counted + (fast.taken or last.skipped))
-        optimizer._set_counter("ascent_evaluations", optimizer.evaluations + last.evaluations)
-        for parameter in parameters:
-            parameter.grad = None
-        forget_gathered_weights(optimizer.model)
-        last.record_alpha(fast.alpha)
-        optimizer.last = last
-    if scaling is not None:
-        scaling.end()
-    return last.clean_loss
+    statistics = Statistics(optimizer.model) if optimizer.model is not None else None
+    return _Parts(climb, fast, Descender(plan, parameters, scratch, step), last, statistics)
