@@ -25,8 +25,8 @@ def put(directory: Path) -> None:
     kept = "glibc keeps its memory" if about["keeps_memory"] else "the C library's allocator as it is"
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     words = (
-        f"{sum(one.reached or False for one in judged)} of {len(judged)} of what was wanted is reached, {also} also by "
-        f"whole times. {about['rounds']} rounds (3 for growth and sharpness) of {about['repetitions']} repetitions and "
+        f"{sum(one.reached or False for one in judged)} of {len(judged)} of what was wanted is reached; by whole times "
+        f"{also}. {about['rounds']} rounds (3 for growth and sharpness) of {about['repetitions']} repetitions and "
         f"{about['seconds']:g} seconds or more, {about['threads']} thread, {kept}. {versions}; {about['machine']}; "
         f"{about['when']}."
     )

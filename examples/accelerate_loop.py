@@ -1,5 +1,7 @@
 """A network learns the digits of scikit-learn, with Accelerate and Lookbehind-SAM around AdamW.
 
+Needs pip install '.[experiments,huggingface]' (scikit-learn has the digits).
+
 python examples/accelerate_loop.py, or accelerate launch examples/accelerate_loop.py on several devices, in bf16 or fp16
 """
 

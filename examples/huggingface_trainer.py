@@ -1,5 +1,7 @@
 """A small GPT-2 learns to count, with the Hugging Face Trainer and Lookbehind-SAM around AdamW.
 
+Needs pip install '.[huggingface]'.
+
 python examples/huggingface_trainer.py [output directory]
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -112,6 +113,20 @@ def test_the_readme_example_runs_and_learns():
     exec(compile(example, "README.md", "exec"), scope)
     assert float(scope["loss"]) < 0.4  # from 0.7
     assert 10 <= len([line for line in example.splitlines() if line.strip()]) <= 16
+
+
+def test_the_defaults_in_the_readme_are_those_of_the_methods():
+    shown = re.findall(r"^\| `(\w+)\(base, ([^)]*=[^)]+)\)`", README.split("## The methods")[1], re.MULTILINE)
+    stated = {
+        name: dict(one.split("=") for one in values.split(", ")) for name, values in shown if "ascent" not in values
+    }
+    assert set(stated) == {"SAM", "ASAM", "MultistepSAM", "LookbehindSAM", "Lookahead"}
+    for name, values in stated.items():
+        parameters = inspect.signature(getattr(lookbehind, name)).parameters
+        assert {key: repr(parameters[key].default) for key in values} == values, name
+    options = dict(re.findall(r"`(\w+)=([^`]+)`", README.split("Defaults:")[1].split("\n\n")[0]))
+    known = {**inspect.signature(lookbehind.SharpnessAware).parameters, **inspect.signature(lookbehind.ASAM).parameters}
+    assert {key: repr(known[key].default).replace("'", '"') for key in options} == options
 
 
 def test_the_map_in_the_readme_is_true():

@@ -111,7 +111,7 @@ def ASAM(
 
 @_method
 def MultistepSAM(
-    base: Optimizer, *, rho: float, k: int, average: bool | str = False, **options: Unpack[Options]
+    base: Optimizer, *, rho: float = 0.05, k: int = 5, average: bool | str = False, **options: Unpack[Options]
 ) -> SharpnessAware:
     """Multistep-SAM: climb ``k`` times, descend with the last gradient, or their average. k + 1 evaluations per step.
 
@@ -126,8 +126,8 @@ def MultistepSAM(
 def MultistepASAM(
     base: Optimizer,
     *,
-    rho: float,
-    k: int,
+    rho: float = 0.5,
+    k: int = 5,
     eta: float = 0.01,
     average: bool | str = False,
     scale: Scale = "auto",
