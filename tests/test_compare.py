@@ -26,7 +26,7 @@ from lookbehind.training.run import Run
 from lookbehind.training.settings import Settings
 from lookbehind.training.train import Storage, finished_records, train
 
-QUICK = Settings(epochs=2, batch_size=100, k=2, validation=60)
+QUICK = Settings(epochs=2, batch_size=100, k=2, validation=60, pool=2)
 METHOD_NAMES = ("sgd", "sam-matched", "lookbehind-asam", "lookbehind-sam:alpha=adaptive")
 
 
@@ -118,7 +118,7 @@ def test_parallel_processes_give_the_same_rows(compared, tmp_path):
 
 def test_an_equal_number_of_gradients(tmp_path):
     methods = ("sgd", "sam", "lookbehind-sam", "multistep-asam-mean:k=3", "m-sgd")
-    settings = Settings(epochs=26, batch_size=100, evaluate_every=100)
+    settings = Settings(epochs=26, batch_size=100, evaluate_every=100, pool=2)
     comparison = Comparison(
         methods=methods, seeds=1, budget="gradients", jobs=1, settings=settings, storage=Storage(out=tmp_path)
     )
@@ -326,7 +326,7 @@ def test_a_script_without_the_usual_guard_is_told_what_it_lacks(tmp_path):
 
 # --- the command line
 
-QUICK_WORDS = ["--epochs", "2", "--batch-size", "100", "--k", "2", "--validation", "60"]
+QUICK_WORDS = ["--epochs", "2", "--batch-size", "100", "--k", "2", "--validation", "60", "--pool", "2"]
 
 
 def test_the_command_line_is_the_python_api(compared, capsys):
@@ -343,7 +343,9 @@ def test_train_and_evaluate(tmp_path, capsys):
     assert cli.main(["train", "--method", "sam", *QUICK_WORDS, "--out", str(tmp_path)]) == 0
     assert "12 gradients" in capsys.readouterr().out
     (directory,) = (tmp_path / "runs").iterdir()
-    end = finished_records(Run(method="sam", epochs=2, batch_size=100, validation=60), Storage(out=tmp_path))[-1]
+    end = finished_records(Run(method="sam", epochs=2, batch_size=100, validation=60, pool=2), Storage(out=tmp_path))[
+        -1
+    ]
     assert cli.main(["evaluate", str(directory), "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     for name in ("train_loss", "train_accuracy", "validation_accuracy", "test_loss", "recalibrated_test_accuracy"):
@@ -459,10 +461,23 @@ def test_help_has_examples(capsys):
 
 def test_an_interrupt_stops_it_and_the_same_command_goes_on(tmp_path):
     """Ctrl-C in the middle, with two processes at work; in the end all is as if nothing had happened."""
-    settings = Settings(epochs=5, batch_size=100)
+    settings = Settings(epochs=5, batch_size=100, pool=2)
     methods = ("sgd", "lookbehind-sam")
     out = tmp_path / "stopped"
-    words = ["--methods", *methods, "--seeds", "2", "--jobs", "2", "--epochs", "5", "--batch-size", "100"]
+    words = [
+        "--methods",
+        *methods,
+        "--seeds",
+        "2",
+        "--jobs",
+        "2",
+        "--epochs",
+        "5",
+        "--batch-size",
+        "100",
+        "--pool",
+        "2",
+    ]
     command = [sys.executable, "-m", "lookbehind.cli", "compare", *words, "--out", str(out)]
 
     def start() -> subprocess.Popen:

@@ -37,7 +37,8 @@ class Dropping(models.ConvNet):  # so that the global random numbers matter
 
 models.MODELS["dropping"] = (Dropping, "")
 method, minutes, out = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
-run = Run(method=method, model="dropping", k=2, alpha=0.5, epochs=4, batch_size=50, train_images=150, micro_batch=25)
+settings = dict(k=2, alpha=0.5, epochs=4, batch_size=50, train_images=150, micro_batch=25, pool=2)
+run = Run(method=method, model="dropping", **settings)
 train(run, Storage(out=out, checkpoint_minutes=minutes), watch=lambda progress: print(progress.step, flush=True))
 """
 
@@ -98,7 +99,7 @@ def stopping_after(steps: int):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_stopped_in_the_middle_of_epochs_every_method_goes_on(method, tmp_path):
-    run = Run(method=method, k=2, epochs=3, batch_size=50, train_images=100, micro_batch=25)
+    run = Run(method=method, k=2, epochs=3, batch_size=50, train_images=100, micro_batch=25, pool=2)
     train(run, Storage(out=tmp_path / "whole"))
     told: list = []
     for _ in range(10):
@@ -109,7 +110,7 @@ def test_stopped_in_the_middle_of_epochs_every_method_goes_on(method, tmp_path):
     assert_same(only_run(tmp_path / "stopped"), only_run(tmp_path / "whole"))
 
 
-RUN = Run(method="lookbehind-sam", k=2, epochs=4, batch_size=50, train_images=100)
+RUN = Run(method="lookbehind-sam", k=2, epochs=4, batch_size=50, train_images=100, pool=2)
 
 
 @pytest.fixture(scope="module")
