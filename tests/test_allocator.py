@@ -44,7 +44,7 @@ def faults(begin: str, **environment: str) -> int:
 @pytest.mark.parametrize(
     "begin",
     [
-        "from lookbehind.experiments.pool import _begin; _begin(None, None)",
+        "import os; from lookbehind.experiments.pool import _begin; _begin(None, None, dict(os.environ))",
         "from lookbehind import cli; cli.parsed = lambda words: lambda *_: 0; cli.main()",
     ],
     ids=["worker process", "command line"],

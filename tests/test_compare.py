@@ -196,6 +196,20 @@ def test_a_worker_that_is_killed_is_told_of(tmp_path):
     assert all("its worker process ended without a word" in error for error in errors)
 
 
+def ended_with_the_environment(run, storage, measures):
+    return Ended(run, [], os.getenv("LOOKBEHIND_TRIED"))
+
+
+def test_workers_have_the_environment_of_the_call(tmp_path, monkeypatch):
+    """Not that of the first call, which started the server that they are forked from."""
+    monkeypatch.setattr(pool, "_work", ended_with_the_environment)
+    for value in ("first", "second"):
+        monkeypatch.setenv("LOOKBEHIND_TRIED", value)
+        told = []
+        run_all([Run(seed=0), Run(seed=1)], Storage(out=tmp_path), 2, told.append)
+        assert [one.error for one in told if isinstance(one, Ended)] == [value, value]
+
+
 def workers_of(parent: int) -> list[int]:
     """The processes that were forked from the server that a process has started."""
     return [worker for server in _forked_by(parent) for worker in _forked_by(server)]

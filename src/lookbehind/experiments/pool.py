@@ -108,8 +108,8 @@ def _run_in_pool(todo: list[Job], storage: Storage, jobs: int, tell: Tell, measu
             begun.add(told.id)
         tell(told)
 
-    pool = ProcessPoolExecutor(min(jobs, len(todo)), context, initializer=_begin, initargs=(queue, stop))
-    with pool:
+    told_to_all = (queue, stop, dict(os.environ))  # a server that was started before knows an older environment
+    with ProcessPoolExecutor(min(jobs, len(todo)), context, initializer=_begin, initargs=told_to_all) as pool:
         waiting: dict[Future[Ended], Job] = {}
         try:
             with _interrupts_held_back():  # the workers inherit it: else Ctrl-C would end them while they start
@@ -254,9 +254,11 @@ _queue: Any = None
 _stop: Any = None
 
 
-def _begin(queue: Any, stop: Any) -> None:
+def _begin(queue: Any, stop: Any, environment: dict[str, str]) -> None:
     global _queue, _stop
     _queue, _stop = queue, stop
+    os.environ.clear()
+    os.environ.update(environment)
     keep_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent asks us to stop
     threading.Thread(target=_end_with_the_parent, daemon=True).start()
