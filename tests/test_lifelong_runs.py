@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 
 import pytest
 import torch
-from forked import Script
+from going_on import killed, outcome, stopped_after_every_step
 
 from lookbehind import cli
 from lookbehind.data.vision import load
@@ -19,63 +18,16 @@ from lookbehind.training.train import Storage, train
 SETTINGS = LifelongSettings(tasks=3, epochs=2, width=4, hidden=8, lr=0.1, k=2)
 METHODS = ("sgd", "er+sgd", "er+lookahead-sgd", "er+lookbehind-sam", "lookahead-c-maml", "lookbehind-c-maml:alpha=1")
 
-TRAIN = """
-import sys
-from pathlib import Path
-from lookbehind.lifelong.run import LifelongSettings
-from lookbehind.training.train import Storage, train
-
-run = LifelongSettings(tasks=3, epochs=2, width=4, hidden=8, lr=0.1, k=2).run(sys.argv[1], 0)
-storage = Storage(out=Path(sys.argv[2]), checkpoint_minutes=0)
-train(run, storage, watch=lambda progress: print(progress.step, flush=True))
-"""
-
-
-def outcome(run: LifelongRun, storage: Storage) -> tuple[list[dict], dict]:
-    """All records but for the seconds, and the weights."""
-    directory = storage.directory(run)
-    lines = (directory / "records.jsonl").read_text().splitlines()
-    told = [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-    return told, torch.load(directory / "weights.pt", weights_only=True)
-
-
-def assert_same(run: LifelongRun, one: Storage, two: Storage) -> None:
-    (told, weights), (others, expected) = outcome(run, one), outcome(run, two)
-    assert told == others
-    for name, value in expected.items():
-        assert torch.equal(weights[name], value), name
-
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_that_is_stopped_after_every_step_ends_as_one_that_is_not(method, tmp_path):
-    run = SETTINGS.run(method, 0)
-    straight, stopped = Storage(out=tmp_path / "one"), Storage(out=tmp_path / "two")
-    train(run, straight)
-    calls = 0
-    while not (stopped.directory(run) / "weights.pt").exists():
-        train(run, stopped, stop=lambda: True)
-        calls += 1
-    assert calls > 20  # in the middle of every task
-    assert_same(run, straight, stopped)
+    assert stopped_after_every_step(SETTINGS.run(method, 0), tmp_path) > 20  # in the middle of every task
 
 
 def test_a_run_that_is_killed_goes_on_bit_for_bit(tmp_path):
-    method = "er+lookbehind-sam"
-    run = SETTINGS.run(method, 0)
-    straight, killed = Storage(out=tmp_path / "one"), Storage(out=tmp_path / "two")
-    train(run, straight)
-    draws = random.Random(method)
-    for _ in range(2):
-        process = Script(TRAIN, method, str(killed.out))
-        steps = draws.randrange(1, 14)
-        for _ in range(steps):
-            process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        process.ended()
-        assert process.returncode == -signal.SIGKILL  # and had not ended by itself
-    assert not (killed.directory(run) / "weights.pt").exists()
-    train(run, killed)
-    assert_same(run, straight, killed)
+    run = SETTINGS.run("er+lookbehind-sam", 0)
+    steps = random.Random(run.id).choices(range(1, 14), k=2)
+    killed(run, tmp_path, f"from lookbehind.lifelong.run import LifelongRun\nrun = {run}", steps)
 
 
 def test_records_tell_the_matrix_and_its_metrics(tmp_path):

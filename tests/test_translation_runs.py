@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from forked import Script
+from going_on import killed, stopped_after_every_step
 
 from lookbehind import LookbehindSAM, cli, switching
 from lookbehind.data.text import load_text
@@ -37,19 +36,6 @@ METHODS = (
     "lookahead-adamw",
 )
 
-TRAIN = f"""
-import sys
-from pathlib import Path
-from lookbehind.data import text
-from lookbehind.training.train import Storage, train
-from lookbehind.translation.run import TranslationSettings
-
-text.TOY_SIZES = {SIZES}
-run = TranslationSettings(**{TINY}).run(sys.argv[1], 0)
-storage = Storage(out=Path(sys.argv[2]), checkpoint_minutes=0)
-train(run, storage, watch=lambda progress: print(progress.step, flush=True))
-"""
-
 
 @pytest.fixture(autouse=True)
 def _small_corpus(monkeypatch):
@@ -70,52 +56,23 @@ def finish(training: TranslationTraining) -> TranslationTraining:
     return training
 
 
-def outcome(run: TranslationRun, storage: Storage) -> tuple[list[dict], dict]:
-    """All records but for the seconds, and the weights."""
-    directory = storage.directory(run)
-    lines = (directory / "records.jsonl").read_text().splitlines()
-    told = [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
-    return told, torch.load(directory / "weights.pt", weights_only=True)
-
-
-def assert_same(run: TranslationRun, one: Storage, two: Storage) -> None:
-    (told, weights), (others, expected) = outcome(run, one), outcome(run, two)
-    assert told == others
-    assert weights["subwords"] == expected["subwords"]
-    for name, value in expected["model"].items():
-        assert torch.equal(weights["model"][name], value), name
-
-
 # --- from beginning to end
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_that_is_stopped_after_every_step_ends_as_one_that_is_not(method, tmp_path):
-    run = SETTINGS.run(method, 0)
-    straight, stopped = Storage(out=tmp_path / "one"), Storage(out=tmp_path / "two")
-    train(run, straight)
-    calls = 0
-    while not (stopped.directory(run) / "weights.pt").exists():
-        train(run, stopped, stop=lambda: True)
-        calls += 1
-    assert calls > 3  # in the middle of every epoch
-    assert_same(run, straight, stopped)
+    assert stopped_after_every_step(SETTINGS.run(method, 0), tmp_path) > 3  # in the middle of every epoch
 
 
 def test_a_run_that_is_killed_goes_on_bit_for_bit(tmp_path):
-    method = "lookbehind-sam-switching"
-    run = SETTINGS.run(method, 0)
-    straight, killed = Storage(out=tmp_path / "one"), Storage(out=tmp_path / "two")
-    train(run, straight)
-    process = Script(TRAIN, method, str(killed.out))
-    for _ in range(3):
-        process.stdout.readline()
-    process.send_signal(signal.SIGKILL)
-    process.ended()
-    assert process.returncode == -signal.SIGKILL
-    assert not (killed.directory(run) / "weights.pt").exists()
-    train(run, killed)
-    assert_same(run, straight, killed)
+    run = SETTINGS.run("lookbehind-sam-switching", 0)
+    made = f"""
+from lookbehind.data import text
+from lookbehind.translation.run import TranslationRun
+text.TOY_SIZES = {SIZES}
+run = {run}
+"""
+    killed(run, tmp_path, made, [3])
 
 
 def test_records_tell_losses_bleu_and_cost(tmp_path):
