@@ -134,6 +134,8 @@ METHODS = {
     "repeat-asam-adaptive": _repeat("adaptive", ASAM, ascent=asam(ETA), interpolation=adaptive()),
 }
 OPTIONS = {
+    "lookbehind-asam-without-eta": _lookbehind(ALPHA, Ascent(RHO, 0.0), eta=0.0),  # T is then the weight itself
+    "lookbehind-asam-slow-without-eta": _lookbehind(ALPHA, Ascent(RHO, 0.0, at="slow"), eta=0.0, at="slow"),
     "multistep-asam-slow": _multistep(False, ASAM_AT_SLOW, at="slow"),
     "multistep-sam-total": _multistep(False, SAM_TOTAL, reach="total"),
     "lookbehind-asam-slow": _lookbehind(ALPHA, ASAM_AT_SLOW, at="slow"),

@@ -218,3 +218,22 @@ def test_zero_gradients_give_zero_perturbation():
     assert len(seen) == 3
     assert all(same(point, before) for point in seen)
     assert same(values(model), before)
+
+
+def test_a_scaling_that_a_rule_keeps_is_never_written_into_and_its_signs_do_not_matter():
+    kept = {}
+
+    def ramp(like):
+        return torch.linspace(0.5, 2, like.numel(), dtype=torch.float64).view_as(like)
+
+    def method(sign):
+        def rule(leaf, slow, point, room):
+            return kept.setdefault((leaf.name, sign), sign * ramp(slow))
+
+        return lambda base: lb.SharpnessAware(base, rho=0.1, k=2, descent=each, ascent=rule)
+
+    scaled = run(method(1))
+    assert same(scaled, run(method(-1)))
+    assert distance(scaled, run(lambda base: lb.SharpnessAware(base, rho=0.1, k=2, descent=each))) > 1e-4
+    assert len(kept) > 2
+    assert all(torch.equal(scaling, sign * ramp(scaling)) for (_, sign), scaling in kept.items())

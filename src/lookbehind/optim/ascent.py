@@ -73,14 +73,14 @@ class Rule(Protocol):
     """A diagonal scaling. Scalings of your own are functions of this form."""
 
     def __call__(self, leaf: Leaf, slow: Tensor, point: Tensor, room: Room) -> Tensor | None:
-        """``T`` of one tensor, or None for the identity.
+        """``T`` of one tensor, or None for the identity; its signs do not matter, for it is used as ``T^2``.
 
         Args:
             leaf: the parameter.
             slow: its values before the step.
             point: its values where the gradient was taken.
-            room: gives scratch memory like a tensor, to put ``T`` in; it is written into later, so never return
-                ``slow`` or ``point`` themselves.
+            room: gives scratch memory like a tensor, to put ``T`` in; valid until it is asked again. A tensor of any
+                other memory is left as it is.
         """
         ...
 
@@ -129,13 +129,12 @@ class asam:  # noqa: N801, a value with arguments, used like a function: ascent=
         return self.scale == "all" or leaf.parameter.dim() >= 2
 
     def __call__(self, leaf: Leaf, slow: Tensor, point: Tensor, room: Room) -> Tensor | None:
-        """``|w| + eta``, or None where ``T = 1``."""
+        """``|w| + eta`` (``w`` itself where ``eta = 0``), or None where ``T = 1``."""
         if not self.scales(leaf):
             return None
         weight = widened(slow if self.at == "slow" else point)
-        scaling = torch.abs(weight, out=room(weight))
         eta = self.eta if leaf.eta is None else leaf.eta
-        return scaling.add_(eta) if eta else scaling  # a pass over all weights less
+        return torch.abs(weight, out=room(weight)).add_(eta) if eta else weight
 
 
 def reads_slow(rule: Rule) -> bool:
@@ -183,7 +182,9 @@ def scaled_norm(
         if gradient is None or norm is None or leaf.rho == 0:
             continue
         scaling = rule(leaf, before, here, scratch.temporary)
-        parts.append(norm if scaling is None else torch.linalg.vector_norm(scaling.mul_(real(gradient))))
+        if scaling is not None:
+            norm = torch.linalg.vector_norm(torch.mul(scaling, real(gradient), out=scratch.temporary(scaling)))
+        parts.append(norm)
         owners.append(gradient)
     return total_norm(parts, owners)
 
@@ -212,7 +213,7 @@ def ascend(
             scales[key] = on(direction.device, key[0] / (scaled_norm + TINY)).to(wide_origin.dtype)
         scaling = rule(leaf, before, origin, scratch.temporary)
         if scaling is not None:
-            direction = scaling.square_().mul_(direction)
+            direction = torch.mul(scaling, scaling, out=scratch.temporary(scaling)).mul_(direction)
         if wide_origin is origin:
             torch.addcmul(origin, direction.to(origin.dtype), scales[key], out=point)
         else:
