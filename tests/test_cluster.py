@@ -24,8 +24,11 @@ def cluster():
     cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs Ray: pip install 'lookbehind[cluster]'")
     import ray
 
-    made = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    lost = made.add_node(num_cpus=1)
+    with pytest.MonkeyPatch.context() as environment:
+        # Ray's workers let other processes go first: beside other tests they would get a thirtieth of a core
+        environment.setenv("RAY_worker_niceness", "0")
+        made = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        lost = made.add_node(num_cpus=1)
     made.wait_for_nodes()
     ray.init(address=made.address, log_to_driver=False, logging_level=logging.ERROR)
     yield made, lost
