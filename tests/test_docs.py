@@ -9,14 +9,15 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from docs_tools import ROOT, tool
 
 import lookbehind
-from lookbehind.cli import parsed
+from lookbehind.cli import COMMANDS, parsed
 
-ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 EXTRAS = set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
@@ -109,3 +110,16 @@ def test_the_site_builds_strictly(tmp_path):
     reference = (tmp_path / "api" / "index.html").read_text()
     assert "Lookbehind-SAM: climb" in reference
     assert "<blockquote>" not in reference  # examples are code, not quotations of quotations of quotations
+
+
+def test_the_page_of_the_command_line_has_the_help_of_every_command():
+    hook = tool("commands")
+    page = (ROOT / "docs" / "commands.md").read_text()
+    built = hook.on_page_markdown(page, page=SimpleNamespace(file=SimpleNamespace(src_uri="commands.md")))
+    for name in COMMANDS:
+        section = built.split(f"\n## {name}\n")[1].split("\n## ")[0]
+        assert f"usage: lookbehind {name}" in section
+        assert "show this help message and exit" in section
+    assert "--search-tasks" in built.split("\n## reproduce\n")[1]
+    other = SimpleNamespace(file=SimpleNamespace(src_uri="index.md"))
+    assert hook.on_page_markdown(page, page=other) == page

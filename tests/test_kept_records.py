@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from docs_tools import tool
 
 from lookbehind.experiments.paper.index import page_of
 from lookbehind.experiments.paper.plan import Reproduction, unfinished
 from lookbehind.experiments.paper.reproduce import reproduce
 from lookbehind.training.records import read
 from lookbehind.training.train import Storage
-
-ROOT = Path(__file__).parent.parent
-
-
-def tool(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
