@@ -100,7 +100,12 @@ def test_a_verdict_in_lines():
     assert [line["where"] for line in rest] == ["good against base", "good against same"]
     assert [line["difference"][:5] for line in rest] == ["+4.00", "+4.00"]
     (nothing,) = verdict_lines("here", judged(Claim("", ("absent",), ("base",)), table))
-    assert (nothing["difference"], nothing["verdict"]) == ("", "not resolved")
+    assert (nothing["difference"], nothing["verdict"]) == ("", "not run")
+    missing = judged(Claim("", ("absent",), ("base", "same")), table, ["absent", "base", "same"])
+    (line,) = verdict_lines("here", missing)
+    assert (line["difference"], line["verdict"]) == ("", "not run (2 not run)")
+    (diverged,) = verdict_lines("here", judged(Claim("", ("lost",), ("base",)), {**table, "lost": [None] * 3}))
+    assert (diverged["difference"], diverged["verdict"]) == ("", "not resolved")
 
 
 @pytest.mark.parametrize(
@@ -245,6 +250,7 @@ def test_a_claim_is_open_while_one_of_its_rows_is_expected():
     table = {"a": [5.0, 6.0, 7.1], "b": [1.0, 2.0, 3.0]}
     assert judged(claim, table).verdict == "holds"
     assert judged(claim, table, ["a", "b", "c"]).verdict == "not resolved"
+    assert judged(claim, table, ["a", "b", "c"]).words == "not resolved (1 holds, 1 not run)"
     assert [one.difference is None for one in judged(claim, table, ["a", "b", "c"]).comparisons] == [False, True]
     table["c"] = [9.0, 9.5, 11.0]
     assert judged(claim, table, ["a", "b", "c"]).verdict == "contradicted"

@@ -10,6 +10,7 @@ import tyro
 from rich.console import Console
 
 from lookbehind.commands.shared import INTERRUPTED, say, watched
+from lookbehind.experiments.claims import NOT_RUN
 from lookbehind.experiments.paper.plan import Reproduction
 from lookbehind.experiments.paper.reproduce import reproduce
 
@@ -43,7 +44,10 @@ class Reproduce:
         for name, out in pages.items():
             verdicts = json.loads((out / "results.json").read_text())["verdicts"]
             for verdict in verdicts:
-                say(console, f"{name}: {verdict['verdict']}: {verdict['claim']} ({verdict['where']})", wrapped=True)
+                if verdict["verdict"] != NOT_RUN:
+                    say(console, f"{name}: {verdict['verdict']}: {verdict['claim']} ({verdict['where']})", wrapped=True)
+            if missing := sum(verdict["verdict"] == NOT_RUN for verdict in verdicts):
+                say(console, f"{name}: {missing} of {len(verdicts)} claims need rows that were not run")
             say(console, f"report   {out / 'report.html'}")
         if pages and not wanted.at.judges:
             say(console, f"the scale {wanted.scale} {wanted.at.about}: its verdicts mean nothing", wrapped=True)

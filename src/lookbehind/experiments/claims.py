@@ -1,4 +1,4 @@
-"""What the paper claims, and what our seeds say about it: holds, contradicted, or not resolved.
+"""What the paper claims, and what our seeds say about it: holds, contradicted, not resolved, or not run.
 
 The error of a difference is estimated from the whole table of methods and seeds, ``y_ms = a_m + b_s + e_ms`` with
 ``(M - 1)(S - 1)`` degrees of freedom, because a few seeds of two methods say little by themselves. Intervals are those
@@ -18,7 +18,7 @@ from statistics import fmean
 
 import numpy as np
 
-HOLDS, CONTRADICTED, OPEN = "holds", "contradicted", "not resolved"
+HOLDS, CONTRADICTED, OPEN, NOT_RUN = "holds", "contradicted", "not resolved", "not run"
 Table = Mapping[str, Sequence[float | None]]
 """A value per seed of every row; None where a run diverged."""
 
@@ -46,10 +46,14 @@ class Comparison:
     difference: float | None
     margin: float | None
     """Half of the interval."""
+    run: bool = True
+    """Are there runs of both?"""
 
     @property
     def verdict(self) -> str:
         """What the interval says."""
+        if not self.run:
+            return NOT_RUN
         if self.difference is None or self.margin is None or abs(self.difference) <= self.margin:
             return OPEN
         return HOLDS if self.difference > 0 else CONTRADICTED
@@ -64,14 +68,17 @@ class Verdict:
 
     @property
     def verdict(self) -> str:
-        """It holds if all comparisons do, and is contradicted by one of them."""
+        """It holds if all comparisons do, and is contradicted by one of them; without any it was not run."""
         found = {one.verdict for one in self.comparisons}
+        if found <= {NOT_RUN}:
+            return NOT_RUN
         return CONTRADICTED if CONTRADICTED in found else HOLDS if found == {HOLDS} else OPEN
 
     @property
     def words(self) -> str:
         """The verdict with what it rests on."""
-        counts = {word: sum(one.verdict == word for one in self.comparisons) for word in (HOLDS, CONTRADICTED, OPEN)}
+        kinds = (HOLDS, CONTRADICTED, OPEN, NOT_RUN)
+        counts = {word: sum(one.verdict == word for one in self.comparisons) for word in kinds}
         if len(self.comparisons) < 2:
             return self.verdict
         return f"{self.verdict} ({', '.join(f'{number} {word}' for word, number in counts.items() if number)})"
@@ -90,7 +97,7 @@ def judged(claim: Claim, table: Table, expected: Collection[str] = ()) -> Verdic
         rows = zip(table.get(row, ()), table.get(other, ()), strict=row in table and other in table)
         both = [(a, b) for a, b in rows if a is not None and b is not None]
         if not both:
-            found.append(Comparison(row, other, None, None))
+            found.append(Comparison(row, other, None, None, run=row in table and other in table))
             continue
         difference = fmean(a - b for a, b in both) * (-1 if claim.less else 1)
         margin = None

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lookbehind.experiments.claims import Comparison, Verdict
+from lookbehind.experiments.claims import NOT_RUN, Comparison, Verdict
 from lookbehind.experiments.markdown import escaped, table_lines
 from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.output import figure_files, write_files
@@ -45,7 +45,7 @@ def verdict_lines(where: str, verdict: Verdict) -> list[dict[str, str]]:
     least = interval(min(known, key=lambda one: one.difference or 0.0)) if known else ""
     least += f" (least of {len(known)})" if len(known) > 1 else ""
     lines = [{"claim": verdict.claim.text, "where": where, "difference": least, "verdict": verdict.words}]
-    if len(comparisons) > 1:
+    if len(comparisons) > 1 and verdict.verdict != NOT_RUN:
         lines += [
             {
                 "claim": "",

@@ -38,8 +38,8 @@ def page_of(lines: Sequence[Sequence[str]]) -> str:
         "",
         f"{_counted('claims of the paper', theirs)}{_counted('of our own, beside them', ours)}"
         "A claim holds if the 95 % intervals of all its comparisons lie above zero (together, after Dunnett), "
-        "is contradicted if one lies below, and is not resolved otherwise. Rows that vary far more over the seeds than "
-        "others are judged by their own error.",
+        "is contradicted if one lies below, and is not resolved otherwise; it was not run if rows of it were not "
+        "trained. Rows that vary far more over the seeds than others are judged by their own error.",
         "",
         *table_lines(["experiment", "claim", "where", "difference, 95 %", "verdict"], lines),
         "",
