@@ -9,11 +9,11 @@ from itertools import count
 import pytest
 import torch
 
-from lookbehind.bench import timing
+from lookbehind.bench import steps, timing
 from lookbehind.bench.peers import peers
 from lookbehind.bench.problems import problems
 from lookbehind.bench.run import PARTS, Bench, bench, cells
-from lookbehind.bench.steps import authors_step, difference_to_the_authors, floor, in_turn, lookbehind_step, ours
+from lookbehind.bench.steps import authors_step, between, difference_to_the_authors, floor, in_turn, lookbehind_step
 from lookbehind.bench.timing import Effort, Measured, in_rounds, interleaved, ratio, uncertainty
 
 
@@ -81,7 +81,17 @@ def test_what_is_ours_is_what_lies_between_the_passes():
         {"ours": [[3.0, 9.0, 2.0, 9.0, 5.0]], "floor": [[1.0, 10.0, 1.0, 10.0, 2.0]]},
         {"ours": [[4.0, 9.5, 2.0, 9.5, 4.0]], "floor": [[2.0, 11.0, 3.0, 12.0, 4.0]]},
     ]
-    assert ours(rounds) == pytest.approx(5 / 24)
+    assert between(rounds, "ours", "floor") == pytest.approx(5 / 24)
+
+
+def test_growth_is_told_of_whole_steps_and_of_what_is_ours(monkeypatch):
+    """A pass and what follows it: 12 + 3 over 10 + 2 is 1.25, 20 + 4 over 20 + 4 is 1; ours are 1 of 12 and 0 of 24."""
+    times = {"ours 2": [[0.0, 12.0, 3.0]], "floor 2": [[0.0, 10.0, 2.0]]}
+    times |= {"ours 3": [[0.0, 20.0, 4.0]], "floor 3": [[0.0, 20.0, 4.0]]}
+    monkeypatch.setattr(steps, "in_turn", lambda problem, makes, effort: [{name: times[name] for name in makes}])
+    whole, part = steps.growth(problems(tiny=True)["mlp"], (2, 3), Effort())
+    assert (whole.value, whole.at_most) == (pytest.approx(1.25), 1.05)
+    assert (part.value, part.at_most) == (pytest.approx(13 / 12), None)
 
 
 def test_the_uncertainty_of_a_ratio_is_that_of_equal_works():

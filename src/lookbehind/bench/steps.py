@@ -91,20 +91,25 @@ def against_the_floor(problem: Problem, ks: Sequence[int], effort: Effort) -> It
         yield ratio(times, "ours", "floor", what, problem.name, at_most=LIMITS.get(problem.name))
         yield ratio(times, "propagate", "floor", f'{what}, nonfinite="propagate"', problem.name)
         yield ratio(times, "again", "floor", f"{k + 1} passes + {k} base steps / the same again", problem.name)
-        yield Measured(f"Lookbehind step, k = {k}: share of what is ours between the passes", problem.name, ours(times))
+        share = between(times, "ours", "floor")
+        yield Measured(f"Lookbehind step, k = {k}: share of what is ours between the passes", problem.name, share)
 
 
-def ours(times: Sequence[Times]) -> float:
+def between(times: Sequence[Times], ours: str, floor: str) -> float:
     """What a step does between its passes beyond the base steps, over the floor.
 
     This is measured far more exactly than whole steps are, for passes take most of the time and all of the disturbance.
     """
-    step, floor = together(times, "ours"), together(times, "floor")
-    return (between_passes(step) - between_passes(floor)) / least(floor)
+    step, base = together(times, ours), together(times, floor)
+    return (between_passes(step) - between_passes(base)) / least(base)
 
 
-def growth(problem: Problem, ks: Sequence[int], effort: Effort) -> Measured:
-    """How much the ratio to the floor changes over k: the greatest over the least."""
+def growth(problem: Problem, ks: Sequence[int], effort: Effort) -> Iterator[Measured]:
+    """How much the ratio to the floor changes over k: the greatest over the least.
+
+    The greatest and least of several ratios are also those that the machine disturbed most; so it is told as well how
+    much what lies between the passes lets the ratio change.
+    """
     makes: dict[str, Make] = {}
     for k in ks:
         makes[f"ours {k}"] = partial(lookbehind_step, k=k)
@@ -112,7 +117,9 @@ def growth(problem: Problem, ks: Sequence[int], effort: Effort) -> Measured:
     times = in_turn(problem, makes, effort)
     values = [ratio(times, f"ours {k}", f"floor {k}", "", "").value for k in ks]
     what = f"step / floor, the greatest over the least for k = {ks[0]} to {ks[-1]}"
-    return Measured(what, problem.name, max(values) / min(values), at_most=1.05)
+    yield Measured(what, problem.name, max(values) / min(values), at_most=1.05)
+    shares = [1 + between(times, f"ours {k}", f"floor {k}") for k in ks]
+    yield Measured("the same, by what is ours between the passes", problem.name, max(shares) / min(shares))
 
 
 def against_the_authors(problem: Problem, k: int, effort: Effort) -> Measured:
