@@ -37,6 +37,7 @@ def commands(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if pieces(page)], ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)  # readers have other random numbers every time; what is checked after the code should not
     namespace: dict[str, object] = {"__name__": page.stem}
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # of other libraries
