@@ -12,8 +12,9 @@ from torch.nn.functional import cross_entropy
 
 from lookbehind.lifelong import metrics
 from lookbehind.lifelong.heads import OneHead, own_head
-from lookbehind.lifelong.learners import Meta, MetaLearner, ReplayLearner, _parts
+from lookbehind.lifelong.learners import MetaLearner, ReplayLearner, _parts
 from lookbehind.lifelong.memory import Reservoir
+from lookbehind.lifelong.meta import Meta, meta_gradient, meta_loss
 from lookbehind.lifelong.run import LifelongSettings
 from lookbehind.training.methods import base_optimizer
 
@@ -359,7 +360,7 @@ def test_the_outer_gradient_equals_its_pseudo_code(name):
     learner = meta_learner(meta)
     found = learner.gradient(chunks, everything)
     expected = naive_gradient(network(), chunks, everything, meta)
-    for ours, theirs in zip(found.values(), expected, strict=True):
+    for ours, theirs in zip(found, expected, strict=True):
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
 
 
@@ -368,15 +369,18 @@ def test_the_meta_gradient_equals_finite_differences(name):
     meta = METAS[name]
     chunks, everything = examples()
     learner = meta_learner(meta)
-    weights = {key: p.detach().clone() for key, p in learner.network.named_parameters()}
-    gradient = torch.func.grad(lambda w: learner.meta_loss(w, chunks, everything)[0])(weights)
+    weights = [p.detach().clone() for p in learner.network.parameters()]
+    gradient, value, _ = meta_gradient(meta, learner._answers, weights, chunks, everything)
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
-        direction = {k: torch.randn(w.shape, generator=generator, dtype=w.dtype) for k, w in weights.items()}
-        slope = sum(float((gradient[k] * direction[k]).sum()) for k in weights)
+        direction = [torch.randn(w.shape, generator=generator, dtype=w.dtype) for w in weights]
+        slope = sum(float((g * d).sum()) for g, d in zip(gradient, direction, strict=True))
 
-        def loss(t: float, along: dict = direction) -> float:
-            return float(learner.meta_loss({k: w + t * along[k] for k, w in weights.items()}, chunks, everything)[0])
+        def loss(t: float, along: list = direction) -> float:
+            moved = [w + t * d for w, d in zip(weights, along, strict=True)]
+            return float(meta_loss(meta, learner._answers, moved, chunks, everything))
+
+        assert loss(0.0) == float(value)
 
         h = 1e-4
         measured = (8 * (loss(h) - loss(-h)) - (loss(2 * h) - loss(-2 * h))) / (12 * h)
@@ -388,7 +392,7 @@ def test_second_order_and_first_order_differ():
     second, first = (
         meta_learner(METAS[n]).gradient(chunks, everything) for n in ("lookahead", "lookahead, first order")
     )
-    assert any(float((a - b).abs().max()) > 1e-3 for a, b in zip(second.values(), first.values(), strict=True))
+    assert any(float((a - b).abs().max()) > 1e-3 for a, b in zip(second, first, strict=True))
 
 
 @pytest.mark.parametrize(("chunks", "climb"), [(1, "slow"), (3, "fast")])
@@ -398,7 +402,7 @@ def test_without_a_radius_and_with_alpha_1_lookbehind_is_lookahead(chunks, climb
     behind = meta_learner(Meta(chunks=chunks, rho=0.0, alpha=1.0, outer="meta", climb=climb, inner_lr=0.5))
     ahead = meta_learner(Meta(chunks=chunks, inner_lr=0.5))
     one, two = behind.gradient(parts, everything), ahead.gradient(parts, everything)
-    for a, b in zip(one.values(), two.values(), strict=True):
+    for a, b in zip(one, two, strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-14)
 
 
@@ -406,7 +410,7 @@ def test_without_a_radius_the_printed_outer_step_is_plain_replay():
     chunks, everything = examples()
     learner = meta_learner(Meta(chunks=3, rho=0.0, outer="printed"))
     plain = at(network(), leaves(list(network().parameters())), *everything)
-    for ours, theirs in zip(learner.gradient(chunks, everything).values(), plain, strict=True):
+    for ours, theirs in zip(learner.gradient(chunks, everything), plain, strict=True):
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-14)
 
 
@@ -442,7 +446,7 @@ def test_a_gradient_of_zero_does_not_spoil_the_second_order():
             p.zero_()
     chunks = [(torch.zeros(N, 5, dtype=torch.float64), torch.arange(N))] * 2  # each class once: no direction is better
     learner = meta_learner(Meta(chunks=2, rho=0.1, outer="meta"), model)
-    for value in learner.gradient(chunks, chunks[0]).values():
+    for value in learner.gradient(chunks, chunks[0]):
         assert torch.equal(value, torch.zeros_like(value))
 
 

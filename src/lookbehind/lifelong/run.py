@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lookbehind.data.tasks import STREAMS
 from lookbehind.data.vision import VisionData
-from lookbehind.lifelong.learners import Meta
 from lookbehind.lifelong.memory import LAWS
+from lookbehind.lifelong.meta import Meta
 from lookbehind.optim.checks import count, non_negative, one_of, positive
 from lookbehind.optim.clipping import clip_norm
 from lookbehind.optim.interpolation import following
