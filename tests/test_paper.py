@@ -174,6 +174,16 @@ def test_ambiguities_are_options():
         changed(PAPER, ("decay=1",), keys)
 
 
+def test_a_title_follows_a_change():
+    usual = Reproduction(experiments=("frontier",)).at.task("c10-rn34").title
+    assert usual == "2,000 images of CIFAR-10 (16 x 16), narrow ResNet-8"
+    changes = ("pool=1", "train_images=4500", "data=cifar100", "model=resnet18", "label_smoothing=0.1")
+    title = Reproduction(experiments=("frontier",), change=changes).at.task("c10-rn34").title
+    assert title == "4,000 images of CIFAR-100 (32 x 32), resnet18, label smoothing"
+    longer = Reproduction(experiments=("table2",), change=("epochs=10",)).at.task("split-cifar100")
+    assert longer.title == "Split-CIFAR100, 10 epochs per task"
+
+
 def test_a_change_is_one_of_the_experiments_that_are_wanted_in_its_own_type():
     """Images warm up for a part of an epoch, translation for so many minibatches, and only images know fp16."""
     images = Reproduction(experiments=("table1",), change=("precision=fp16", "warmup=1.5", "data=cifar100"))
@@ -339,7 +349,7 @@ def diverged(found, key):
 
 
 def test_why_a_row_has_no_number():
-    """The search is not finished, or all it tried diverged, or what it chose did; the other seeds are to come."""
+    """The search is not finished, or all it tried diverged, or what it chose did; or other seeds are still to come."""
     task, arm = SMOKE.tasks[0], Arm("SAM", ("sam:rho=0.05", "sam:rho=0.1"))
     known = dict(
         outcome(task, one, seed, validation_accuracy=held, test_accuracy=held)
@@ -355,19 +365,21 @@ def test_why_a_row_has_no_number():
         cell = findings.best(task, arm, "validation_accuracy")
         return missing_words(findings, task, arm, "honest") if cell is None else cell.candidate
 
-    assert words(found()) == "not finished"  # the third seed of what was chosen
+    assert words(found()) == "85.00 (2 of 3 seeds)"  # of what was chosen
     assert words(found(seeds=range(2))) == "sam:rho=0.1"
     assert words(found(seeds=range(2), searching=None)) == "sam:rho=0.1"
     lacking = {key: one for key, one in known.items() if key != keys[0][1]}
-    assert words(found(seeds=range(2), known=lacking)) == "not finished"  # nothing is chosen before all is known
+    assert words(found(seeds=range(2), known=lacking)) == "search not finished"  # nothing is chosen before
+    assert words(found(known={})) == "not run"
+    assert words(found(seeds=range(2, 3))) == "not run"  # of what was chosen
     diverged(known, keys[0][0])
-    assert words(found()) == "not finished"
+    assert words(found()) == "85.00 (2 of 3 seeds)"
     assert words(found(seeds=range(2))) == "sam:rho=0.1"
     diverged(known, keys[1][1])
     assert words(found()) == words(found(seeds=range(2, 3))) == "N/A: a seed diverged"
     # a row without a choice
     arm = Arm("SGD", ("sgd",))
-    assert words(found()) == "not finished"
+    assert words(found()) == "not run"
     known |= [outcome(task, "sgd", 0)]
     diverged(known, with_overrides(task.settings, "sgd", 0).id)
     assert words(found(seeds=range(1))) == "N/A: a seed diverged"
@@ -438,7 +450,7 @@ def test_the_frontier_shows_what_its_runs_found():
     shown = {line[0]: line[1:] for line in table.lines}
     assert shown["SGD"] == ["71.50 ± 0.71", "70.00 ± 0.00", "61.50 ± 0.71", "0.5", "", "100", "yes"]
     assert shown["SAM"] == ["76.50 ± 0.71", "75.00 ± 0.00", "70.50 ± 0.71", "0.5", "rho 0.05", "200", "yes"]
-    assert shown["Lookbehind-SAM"][0] == "not finished"
+    assert shown["Lookbehind-SAM"][0] == "not run"
     assert {found.verdict for _, found in output.verdicts} == {"not run"}  # each needs a row that is not finished
     assert [one.name for one in output.pictures] == [f"frontier-{task.key}-{name}" for name in ("accuracy", "noise")]
 

@@ -129,10 +129,18 @@ class Findings:
         whole = None if found is None else self.cell(task, found)
         return whole if whole is not None and whole.complete and whole.mean(by) is not None else None
 
+    def _search(self, task: Task, arm: Arm) -> list[bool]:
+        """Of the runs that a row's settings are chosen by: is it finished?"""
+        seeds = self.seeds if self.searching is None else self.searching
+        return [run.id in self.known for run in arm.search(task, seeds)]
+
     def searched(self, task: Task, arm: Arm) -> bool:
         """Are all runs finished that a row's settings are chosen by?"""
-        seeds = self.seeds if self.searching is None else self.searching
-        return all(run.id in self.known for run in arm.search(task, seeds))
+        return all(self._search(task, arm))
+
+    def search_begun(self, task: Task, arm: Arm) -> bool:
+        """Is any of them?"""
+        return any(self._search(task, arm))
 
     def choice(
         self, task: Task, arm: Arm, by: str | Callable[[Outcome], float | None], *, least: bool = False

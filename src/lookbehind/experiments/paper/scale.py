@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ class Task:
 
     key: str
     """Short, for files."""
-    title: str
+    name: str | Callable[[Any], str]
+    """What it is called, which may follow from its settings: they can be changed."""
     settings: Settings | LifelongSettings | TranslationSettings
     stands_for: str
     """The column of the paper whose numbers are shown beside ours."""
@@ -32,6 +33,11 @@ class Task:
     """The network to fine-tune, made before the first run; its settings then name no other."""
     search: LifelongSettings | None = None
     """What the settings of its rows are searched with, where that is shorter than the task itself."""
+
+    @property
+    def title(self) -> str:
+        """What it is called, with its settings as they are."""
+        return self.name if isinstance(self.name, str) else self.name(self.settings)
 
     @property
     def searched(self) -> Task:

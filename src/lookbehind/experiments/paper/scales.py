@@ -129,14 +129,36 @@ SLICE = Settings(
     batchnorm="all",
     evaluate_every=3,
 )
+
+
+def _slice(settings: Settings) -> str:
+    images, size = (settings.train_images or 50_000) - settings.validation, 32 // settings.pool
+    data = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}.get(settings.data, settings.data)
+    return f"{images:,} images of {data} ({size} x {size})"
+
+
+def _slice_resnet(settings: Settings) -> str:
+    model = "narrow ResNet-8" if settings.model == "resnet8-narrow" else settings.model
+    smoothing = ", label smoothing" if settings.label_smoothing else ""
+    return f"{_slice(settings)}, {model}{smoothing}"
+
+
+def _slice_vit(settings: Settings) -> str:
+    return f"{_slice(settings)}, small ViT pre-trained on {settings.reserved:,} others"
+
+
+def _split_cifar100(settings: LifelongSettings) -> str:
+    return f"Split-CIFAR100, {settings.epochs} epochs per task"
+
+
 LAPTOP = Scale(
     name="laptop",
     about="small enough for hours on two cores",
     tasks=(
-        Task("slice", "2,000 images of CIFAR-10 (16 x 16), narrow ResNet-8", SLICE, "C10 RN-34"),
+        Task("slice", _slice_resnet, SLICE, "C10 RN-34"),
         Task(
             "in-vit",
-            "2,000 images of CIFAR-10 (16 x 16), small ViT pre-trained on 20,000 others",
+            _slice_vit,
             Settings(
                 **FINE_TUNING,
                 data="cifar10",
@@ -154,7 +176,7 @@ LAPTOP = Scale(
         ),
         Task(
             "c100-wrn-asam",
-            "2,000 images of CIFAR-10 (16 x 16), narrow ResNet-8, label smoothing",
+            _slice_resnet,
             replace(SLICE, label_smoothing=0.1),
             "Table 8",
         ),
@@ -172,7 +194,7 @@ LAPTOP = Scale(
         tasks=(
             Task(
                 "split-cifar100",
-                "Split-CIFAR100, 2 epochs per task",
+                _split_cifar100,
                 LifelongSettings(data="split-cifar100", epochs=2, evaluate="seen"),
                 "Split-CIFAR100",
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from lookbehind.experiments.claims import Claim, judged
+from lookbehind.experiments.claims import NOT_RUN, Claim, judged
 from lookbehind.experiments.differences import Line, line_through
 from lookbehind.experiments.drawing import looks
 from lookbehind.experiments.figures import curves_figure
@@ -17,6 +17,7 @@ from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, loss, with_std
 
+DIVERGED = "N/A: a seed diverged"
 JUDGED = {"paper": "protocol of the paper", "honest": "settings chosen on held-out images"}
 SAID = {
     "paper": "Protocol of the paper: best epoch and best settings, both chosen on the test set, so too good.",
@@ -91,10 +92,16 @@ def sharpness_table(title: str, cells: Mapping[str, Cell], family: str) -> Grid:
 
 
 def missing_words(findings: Findings, task: Task, arm: Arm, protocol: str) -> str:
-    """Why a row has no number by this protocol."""
+    """Why a row has no number by this protocol; of some of the seeds it is told with how many."""
     best = findings.choice(task, arm, PROTOCOLS[protocol])
-    diverged = findings.searched(task, arm) if best is None else findings.cell(task, best).diverged > 0
-    return "N/A: a seed diverged" if diverged else "not finished"
+    if best is None:
+        begun = findings.search_begun(task, arm)
+        return DIVERGED if findings.searched(task, arm) else "search not finished" if begun else NOT_RUN
+    cell = findings.cell(task, best)
+    if cell.diverged:
+        return DIVERGED
+    mean = cell.mean(REPORTED[protocol])
+    return NOT_RUN if mean is None else f"{accuracy(mean)} ({len(cell.outcomes)} of {cell.seeds} seeds)"
 
 
 def line_over(name: str, points: Mapping[float, Cell | None], key: str | Callable[..., float | None]) -> Line | None:
