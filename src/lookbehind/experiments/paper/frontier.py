@@ -19,49 +19,59 @@ from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, with_std
 
 ALPHA, DECAY, PART = 0.5, 0.99, 0.25
-REPEATED = (2.0, 3.0, 6.0)
-"""Radii of the repeated gradient, in units of the default one: it climbs once, where Lookbehind climbs k times."""
+RADII = {
+    "sam": (1.0, 2.0, 4.0, 8.0),
+    "repeat-sam": (2.0, 3.0, 6.0, 12.0),
+    "lookbehind-sam": (1.0, 2.0, 4.0),
+    "asam": (1.0, 2.0, 4.0, 8.0),
+    "repeat-asam": (2.0, 3.0, 6.0, 12.0),
+    "lookbehind-asam": (0.5, 1.0, 2.0),
+}
+"""In units of the default one, so that the best lies between two others: the repeated gradient climbs once, where
+Lookbehind climbs k times; Lookbehind-ASAM breaks at 4."""
 HALVES = ("Lookbehind, first half", "Lookbehind, last half")
 Value = str | Callable[[Outcome], float | None]
 
 
-def _family(family: str, task: Task, scale: Scale, lookbehind: slice) -> list[Arm]:
-    """The radius tuned, the control at the same cost, and Lookbehind itself, with some of these radii."""
+def _radii(method: str, task: Task, scale: Scale) -> list[float]:
+    """Those that a method is searched over; as many as the scale has for figures, or one more."""
+    family = "asam" if method.endswith("asam") else "sam"
+    return [radius(task, family, factor) for factor in RADII[method][: len(scale.few_rhos) + 1]]
+
+
+def _family(family: str, task: Task, scale: Scale) -> list[Arm]:
+    """The radius tuned, the control at the same cost, and Lookbehind itself."""
     upper, k = family.upper(), budget_k(task, scale)
-    radii = [radius(task, family, factor) for factor in scale.few_rhos]
-    climbed = [written(f"lookbehind-{family}", rho=rho, k=k, alpha=ALPHA) for rho in radii[lookbehind]]
-    repeated = [radius(task, family, factor) for factor in REPEATED]
+
+    def row(name: str, method: str, **settings: float | str) -> Arm:
+        return Arm(name, tuple(written(method, rho=rho, **settings) for rho in _radii(method, task, scale)))
+
     return [
-        Arm(upper, tuple(written(family, rho=rho) for rho in radii)),
-        Arm(
-            f"{upper}, gradient repeated",
-            tuple(written(f"repeat-{family}", rho=rho, k=k, alpha=ALPHA) for rho in repeated),
-        ),
-        Arm(f"Lookbehind-{upper}", tuple(climbed)),
+        row(upper, family),
+        row(f"{upper}, gradient repeated", f"repeat-{family}", k=k, alpha=ALPHA),
+        row(f"Lookbehind-{upper}", f"lookbehind-{family}", k=k, alpha=ALPHA),
     ]
 
 
 def arms(task: Task, scale: Scale) -> list[Arm]:
     """SGD, both families, and what spares Lookbehind-SAM a part of its gradients."""
     k, epochs = budget_k(task, scale), task.images.epochs or 1
-    radii = [radius(task, "sam", factor) for factor in scale.few_rhos]
-    larger = radii[1:] or radii
+    first, *larger = [radius(task, "sam", factor) for factor in scale.few_rhos[:3]]
 
     def sparing(name: str, **options: float | str) -> Arm:
         return Arm(name, tuple(written("lookbehind-sam", rho=rho, k=k, alpha=ALPHA, **options) for rho in larger))
 
-    def switching(name: str, part: float, first: str, second: str) -> Arm:
-        method = f"{first}+{second}@{max(1, round(part * epochs))}"
+    def switching(name: str, part: float, begin: str, end: str) -> Arm:
+        method = f"{begin}+{end}@{max(1, round(part * epochs))}"
         return Arm(name, tuple(written(method, rho=rho, k=k, alpha=ALPHA) for rho in larger))
 
     return [
         Arm("SGD", ("sgd",)),
-        *_family("sam", task, scale, slice(1, None)),
-        *_family("asam", task, scale, slice(0, 2)),  # which breaks at the largest
-        Arm("Lookbehind, adaptive", (written("lookbehind-sam", rho=radii[0], k=k, alpha=ADAPTIVE),)),
+        *(arm for family in FAMILIES for arm in _family(family, task, scale)),
+        Arm("Lookbehind, adaptive", (written("lookbehind-sam", rho=first, k=k, alpha=ADAPTIVE),)),
         Arm(
             "SAM, matched step",
-            tuple(written("sam-matched", rho=rho, k=k, alpha=ALPHA) for rho in radii[:2]),
+            tuple(written("sam-matched", rho=rho, k=k, alpha=ALPHA) for rho in (first, larger[0])),
         ),
         Arm("SAM, as many gradients", tuple(written("sam", rho=rho, **stretched(task, (k + 1) / 2)) for rho in larger)),
         switching("Lookbehind, last quarter", 0.75, "sam", "lookbehind-sam"),
@@ -71,7 +81,7 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
         sparing("Lookbehind, every 2nd", every=2),
         sparing("Lookbehind, part climbs", ascent_part=PART),
         Arm("SGD, averaged", (written("sgd", average=DECAY),)),
-        Arm("SAM, averaged", tuple(written("sam", rho=rho, average=DECAY) for rho in radii)),
+        Arm("SAM, averaged", tuple(written("sam", rho=rho, average=DECAY) for rho in (first, *larger))),
         sparing("Lookbehind, averaged", average=DECAY),
     ]
 
