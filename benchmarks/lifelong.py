@@ -19,6 +19,7 @@ import torch
 from lookbehind.data.vision import Images, VisionData
 from lookbehind.lifelong.run import LifelongSettings
 from lookbehind.models.convnet import StridedConvNet
+from lookbehind.training.allocator import keep_memory
 
 METHODS = (
     "sgd",
@@ -28,6 +29,9 @@ METHODS = (
     "er+multistep-sam:k=2",
     "er+lookbehind-sam:k=2",
     "er+lookbehind-sam:k=5",
+    "lookahead-c-maml:k=2",
+    "lookbehind-c-maml:k=2,alpha=1",
+    "lookbehind-c-maml:k=2,alpha=1,outer=meta",
 )
 STEPS, REPETITIONS = 30, 5
 PER_CLASS = 500
@@ -84,9 +88,11 @@ def share(method: str, data: VisionData, inside: Inside) -> tuple[float, float]:
 def main() -> None:
     """Measure all methods in turn, several times, and print the medians."""
     torch.set_num_threads(1)
+    keep_memory()  # as processes that train do
     inside = Inside()
     StridedConvNet.forward = inside(StridedConvNet.forward)  # type: ignore[method-assign]
     torch.Tensor.backward = inside(torch.Tensor.backward)  # type: ignore[method-assign]
+    torch.autograd.grad = inside(torch.autograd.grad)  # of C-MAML, products with the Hessian among them
     data = made_up()
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in METHODS}
     for _ in range(REPETITIONS):
@@ -95,7 +101,7 @@ def main() -> None:
     medians = {m: {"inside": median([s for s, _ in v]), "ms": median([t for _, t in v])} for m, v in found.items()}
     print(f"median of {REPETITIONS} interleaved repetitions of {STEPS} steps, one thread")
     for method, one in medians.items():
-        print(f"{method:28} {100 * one['inside']:5.1f} % inside forward and backward, {one['ms']:7.1f} ms per step")
+        print(f"{method:40} {100 * one['inside']:5.1f} % inside forward and backward, {one['ms']:7.1f} ms per step")
     print(json.dumps(medians))
 
 

@@ -14,7 +14,7 @@ from lookbehind.lifelong import metrics
 from lookbehind.lifelong.heads import OneHead, own_head
 from lookbehind.lifelong.learners import MetaLearner, ReplayLearner, _parts
 from lookbehind.lifelong.memory import Reservoir
-from lookbehind.lifelong.meta import Meta, meta_gradient, meta_loss
+from lookbehind.lifelong.meta import Evaluation, Meta, meta_gradient, meta_loss
 from lookbehind.lifelong.run import LifelongSettings
 from lookbehind.training.methods import base_optimizer
 
@@ -342,8 +342,14 @@ METAS = {
     "lookbehind": Meta(chunks=3, inner_lr=0.5, rho=0.3, alpha=0.7),
     "lookbehind, meta": Meta(chunks=3, inner_lr=0.5, rho=0.3, alpha=0.7, outer="meta"),
     "lookbehind, meta, mean": Meta(chunks=3, inner_lr=0.5, rho=0.3, alpha=0.7, outer="meta", loss="mean"),
-    "lookbehind, meta, first order": Meta(chunks=3, inner_lr=0.5, rho=0.3, second_order=False, outer="meta"),
+    "lookbehind, meta, first order": Meta(chunks=3, inner_lr=0.5, rho=0.3, alpha=0.7, second_order=False, outer="meta"),
+    "lookbehind, meta, mean, first order": Meta(
+        chunks=3, inner_lr=0.5, rho=0.3, alpha=0.7, second_order=False, outer="meta", loss="mean"
+    ),
     "lookbehind, meta, fast": Meta(chunks=3, inner_lr=0.5, rho=0.3, outer="meta", climb="fast"),
+    "lookbehind, meta, fast, mean, clamped": Meta(
+        chunks=3, inner_lr=0.5, rho=0.3, alpha=0.7, outer="meta", climb="fast", loss="mean", inner_clip=0.03
+    ),
 }
 
 
@@ -385,6 +391,35 @@ def test_the_meta_gradient_equals_finite_differences(name):
         h = 1e-4
         measured = (8 * (loss(h) - loss(-h)) - (loss(2 * h) - loss(-2 * h))) / (12 * h)
         assert measured == pytest.approx(slope, rel=1e-6)
+
+
+def test_weights_that_are_not_used_or_enter_linearly_have_no_second_order():
+    """And weights may lie in memory in any order."""
+
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.used = nn.Parameter(torch.randn(5, N * TASKS, dtype=torch.float64).t())  # transposed in memory
+            self.unused = nn.Parameter(torch.randn(3, dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.used.t()
+
+    chunks, everything = examples()
+    meta = Meta(chunks=3, inner_lr=0.5, rho=0.3, alpha=0.7, outer="meta")
+    used, unused = meta_learner(meta, Odd()).gradient(chunks, everything)
+    plain = nn.Linear(5, N * TASKS, bias=False).double()
+    plain.weight.data = Odd().used.data.contiguous()
+    (expected,) = naive_gradient(plain, chunks, everything, meta)
+    assert torch.allclose(used, expected, rtol=0, atol=1e-12)
+    assert used.stride() == Odd().used.stride()
+    assert torch.equal(unused, torch.zeros_like(unused))
+    weights = [torch.randn(4, dtype=torch.float64)]
+    flat = Evaluation(
+        lambda w, e: (w[0] * torch.zeros(2, 4), e[1]), weights, (weights[0], torch.zeros(2).long()), twice=True
+    )
+    assert torch.equal(flat.hessian_times(weights)[0], torch.zeros(4, dtype=torch.float64))
 
 
 def test_second_order_and_first_order_differ():

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import lookbehind as lb
+from lookbehind.optim.weights import dot
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -218,3 +219,18 @@ def test_channels_last_weights_keep_their_layout():
             assert model.weight.stride() == stride
             results.append(values(model))
         assert distance(*results) < 1e-14
+
+
+def test_an_inner_product_is_the_same_in_every_layout():
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(2, 4, 3, 5, 6, generator=generator, dtype=torch.float64)
+    expected = float((a * b).sum())
+    layouts = {
+        "plain": lambda t: t,
+        "channels last": lambda t: t.to(memory_format=torch.channels_last),
+        "transposed": lambda t: t.transpose(0, 3).contiguous().transpose(0, 3),
+        "with gaps": lambda t: torch.stack([t, t], -1)[..., 0],
+    }
+    for one in layouts.values():
+        for other in layouts.values():
+            assert float(dot(one(a), other(b))) == pytest.approx(expected, rel=1e-12)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from lookbehind.lifelong.memory import Examples
 from lookbehind.optim.checks import count, fraction, non_negative, one_of, positive
-from lookbehind.optim.weights import Vector, norms, total_norm
+from lookbehind.optim.weights import Vector, dot, norms, total_norm
 
 Answers = Callable[[Sequence[Tensor], Examples], tuple[Tensor, Tensor]]
 """The logits of examples at some weights, and the labels among them."""
@@ -122,15 +122,15 @@ class Climb(Evaluation):
         self._norm = length(self.gradient)
         self._reach = rho / self._norm
 
-    def onwards(self, climbed: Vector) -> Vector:
-        """What was climbed before, and this step."""
-        return list(torch._foreach_add(climbed, torch._foreach_mul(self.gradient, self._reach)))
+    def onwards(self, point: Vector) -> Vector:
+        """``p + rho g / |g|``."""
+        return _moved(point, self.gradient, self._reach)
 
     def back(self, slopes: Vector) -> Vector:
-        """``H rho (C - n (n . C)) / |g|`` with ``n = g / |g|``: the step's derivative times slopes ``C``; once."""
-        inner = torch.stack([(g * s).sum() for g, s in zip(self.gradient, slopes, strict=True)]).sum()
-        across = torch._foreach_sub(slopes, torch._foreach_mul(self.gradient, inner / self._norm.square()))
-        return self.hessian_times(list(torch._foreach_mul(across, self._reach)))
+        """``C + H rho (C - n (n . C)) / |g|`` with ``n = g / |g|``: slopes ``C`` after the step, before it; once."""
+        along = torch.stack([dot(g, s) for g, s in zip(self.gradient, slopes, strict=True)]).sum()
+        across = _moved(slopes, self.gradient, -along / self._norm.square())
+        return _moved(slopes, self.hessian_times(across), self._reach)
 
 
 class InnerLoop:
@@ -150,56 +150,60 @@ class InnerLoop:
         self.meta = meta
         self.results: list[Vector] = []
         """The fast weights ``f_i`` after every step."""
-        self._steps: list[tuple[Climb | None, Evaluation]] = []
+        self._steps: list[tuple[Climb | None, Evaluation, Vector]] = []
         twice, climb = back and meta.second_order, None
-        fast, climbed = weights, [torch.zeros_like(w) for w in weights]
+        fast = point = weights
         for chunk in chunks:
-            point = origin = weights if self._climbs_from_slow else fast
             if meta.rho is not None:
-                climb = Climb(meta.rho, answers, _sum(origin, climbed), chunk, twice=twice)
-                climbed = climb.onwards(climbed)
-                point = _sum(origin, climbed)
+                climb = Climb(meta.rho, answers, point, chunk, twice=twice)
+                point = climb.onwards(point)
             descent = Evaluation(answers, point, chunk, twice=twice)
             clamped = [g.clamp(-meta.inner_clip, meta.inner_clip) for g in descent.gradient]
             fast = list(torch._foreach_add(fast, clamped, alpha=-meta.inner_lr))
+            if meta.rho is None:
+                point = fast
+            elif meta.climb == "fast":
+                point = list(torch._foreach_add(point, clamped, alpha=-meta.inner_lr))
             self.results.append(fast)
-            self._steps.append((climb, descent))
+            self._steps.append((climb, descent, clamped))
 
-    @property
-    def _climbs_from_slow(self) -> bool:
-        return self.meta.rho is not None and self.meta.climb == "slow"
+    def back(self, slopes: Sequence[Vector | None]) -> Vector:
+        """The gradient of ``sum_i s_i . f_i`` in ``w``, for slopes ``s_i``, None for those that are zero; once.
 
-    def back(self, slopes: Sequence[Vector]) -> Vector:
-        """The gradient of ``sum_i s_i . f_i`` in ``w``, for slopes ``s_i``; once.
+        From the last step to the first, with the slopes ``F`` of the fast weights and ``P`` of the point:
 
-        From the last step to the first, with the slopes ``F`` of the fast weights and ``C`` of what was climbed:
+            ``P <- P - inner_lr H(p_{i+1}) (F where nothing was clamped)``;
+            ``P <- P + H(p_i) rho (P - n (n . P)) / |g_i|`` with ``n = g_i / |g_i|``
 
-            ``u = H(p_{i+1}) (-inner_lr F where nothing was clamped)``; ``C <- C + u``;
-            ``v = H(p_i) rho (C - n (n . C)) / |g_i|`` with ``n = g_i / |g_i|``; ``C <- C + v``
-
-        and ``u + v`` goes to where the climb began. First order takes all gradients for constants.
+        where the point moves with the fast weights ``F + P`` is in place of ``F``. At the beginning both are ``w``, so
+        the gradient is their sum. First order takes all gradients for constants.
         """
-        fast, climbed, slow = ([torch.zeros_like(s) for s in slopes[0]] for _ in range(3))
-        origin = slow if self._climbs_from_slow else fast
-        for (climb, descent), own in zip(reversed(self._steps), reversed(slopes), strict=True):
-            torch._foreach_add_(fast, own)
-            if not self.meta.second_order:
+        together = self.meta.rho is None or self.meta.climb == "fast"
+        fast: Vector | None = None
+        point: Vector | None = None
+        for (climb, descent, clamped), own in zip(reversed(self._steps), reversed(slopes), strict=True):
+            fast = _sum(fast, own)
+            moved = _sum(fast, point) if together else fast
+            if moved is None or not self.meta.second_order:
                 continue
-            unclamped = [g.abs() <= self.meta.inner_clip for g in descent.gradient]
-            along = [
-                torch.where(free, f, 0.0).mul_(-self.meta.inner_lr) for free, f in zip(unclamped, fast, strict=True)
-            ]
-            found = descent.hessian_times(along)
-            torch._foreach_add_(origin, found)
-            if climb is not None:
-                torch._foreach_add_(climbed, found)
-                found = climb.back(climbed)
-                torch._foreach_add_(climbed, found)
-                torch._foreach_add_(origin, found)
-        return _sum(fast, slow)
+            free = [torch.where(c == g, m, 0.0) for c, g, m in zip(clamped, descent.gradient, moved, strict=True)]
+            found = descent.hessian_times(free)
+            torch._foreach_mul_(found, -self.meta.inner_lr)
+            point = _sum(point, found)
+            if climb is not None and point is not None:
+                point = climb.back(point)
+        return _sum(fast, point) or []
 
 
-def _sum(one: Vector, other: Vector) -> Vector:
+def _moved(weights: Vector, direction: Vector, far: Tensor) -> Vector:
+    """``w + far d``, in one pass."""
+    return [torch.addcmul(w, d, far) for w, d in zip(weights, direction, strict=True)]
+
+
+def _sum(one: Vector | None, other: Vector | None) -> Vector | None:
+    """Of two vectors, of which None is zero."""
+    if one is None or other is None:
+        return other if one is None else one
     return list(torch._foreach_add(one, other))
 
 
@@ -219,12 +223,14 @@ def meta_gradient(
     """
     loop = InnerLoop(meta, answers, weights, chunks)
     ends = [Evaluation(answers, point, everything) for point in _followed(meta, weights, loop.results)]
-    slopes = [[g / len(ends) for g in end.gradient] for end in ends]
-    through = [[meta.alpha * g for g in slope] for slope in slopes]
-    nothing = [[torch.zeros_like(w) for w in weights]] * (len(loop.results) - len(ends))
-    found = loop.back([*nothing, *through])
-    for slope in slopes:
-        torch._foreach_add_(found, slope, alpha=1.0 - meta.alpha)
+    slopes: list[Vector | None] = [None] * (len(loop.results) - len(ends))
+    found = loop.back([*slopes, *(end.gradient for end in ends)])
+    if meta.alpha != 1.0:
+        found = list(torch._foreach_mul(found, meta.alpha))  # not in place: it may be an end's own gradient
+        for end in ends:
+            torch._foreach_add_(found, end.gradient, alpha=1.0 - meta.alpha)
+    if len(ends) > 1:
+        torch._foreach_div_(found, len(ends))
     return found, torch.stack([end.loss for end in ends]).mean(), ends[-1].seen
 
 

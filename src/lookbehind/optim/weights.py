@@ -54,7 +54,10 @@ def widened(tensor: Tensor) -> Tensor:
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """The inner product of two tensors of one shape, summed in float32 or wider."""
-    return torch.dot(widened(a).flatten(), widened(b).flatten())
+    a, b = widened(a), widened(b)
+    if a.stride() == b.stride() and not a.is_contiguous() and is_dense(a):  # channels-last: as it lies in memory
+        a, b = (t.as_strided((t.numel(),), (1,)) for t in (a, b))
+    return torch.dot(a.flatten(), b.flatten())
 
 
 def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
