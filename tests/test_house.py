@@ -7,12 +7,16 @@ import inspect
 import re
 import subprocess
 import sys
+import textwrap
+from dataclasses import is_dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import get_type_hints
 
 import torch
 
 import lookbehind
-from lookbehind.cli import parsed
+from lookbehind.cli import COMMANDS, parsed
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "lookbehind"
@@ -158,3 +162,18 @@ def test_the_demo_is_the_command_that_the_readme_shows():
     assert (command.comparison.seeds, command.comparison.settings.data) == (3, "digits")
     assert command.comparison.measures.measures == ("sharpness", "noise")
     assert command.comparison.storage.out == Path("out/demo")
+
+
+def test_every_option_has_a_help_text_of_one_line():
+    """tyro would break a longer one in the middle of a sentence."""
+    found, open_ones = {}, [get_type_hints(kind, include_extras=False) for kind in COMMANDS.values()]
+    while open_ones:
+        for kind in open_ones.pop().values():
+            if is_dataclass(kind) and kind not in found:
+                found[kind] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body
+                open_ones.append(get_type_hints(kind))
+    assert {"Settings", "Storage", "Measures", "Reproduction", "LifelongRun"} <= {kind.__name__ for kind in found}
+    for kind, body in found.items():
+        for before, after in pairwise(body):
+            if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr):
+                assert "\n" not in after.value.value, (kind, before.target.id)

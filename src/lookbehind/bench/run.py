@@ -31,11 +31,9 @@ class Bench:
     only: tuple[str, ...] = ()
     """Some of: steps, authors, peers, growth, memory, sharpness, pipeline, import. All if not given."""
     rounds: int = 5
-    """In each of them the network is made anew, for it matters where its weights lie; median and quartiles are over
-    them."""
+    """Each makes the network anew, for it matters where its weights lie; median and quartiles are over rounds."""
     repetitions: int = 3
-    """Of every work in a round, at least. Of every piece of it (a pass, and what lies between two of them) the least
-    time counts."""
+    """Of every work in a round, at least; of each piece of it (a pass, what lies between two) the least time counts."""
     seconds: float = 1.5
     """Short works are repeated more often, until those that take turns have taken so long together."""
     tiny: bool = False

@@ -38,8 +38,7 @@ class Comparison:
     first_seed: int = 0
     """They are numbered from this one on."""
     budget: Literal["epochs", "gradients"] = "epochs"
-    """epochs: every method sees the images as often. gradients: every method computes the same number of gradients,
-    that of SGD in the given number of epochs."""
+    """epochs: all methods see the images as often. gradients: all compute as many gradients as SGD in --epochs."""
     jobs: int | None = None
     """Runs at a time; as many as there are cores for if not given."""
     settings: Settings = field(default_factory=Settings)

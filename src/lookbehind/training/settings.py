@@ -62,8 +62,7 @@ class Settings:
     data: str = "digits"
     """digits, cifar10, cifar100, fashion-mnist, tiny-imagenet or imagenet."""
     model: str | None = None
-    """A network; `lookbehind list` shows them. Usual for the data set if not given. hf:NAME_OR_DIRECTORY is an image
-    classifier of transformers to fine-tune."""
+    """A network of `lookbehind list`, or hf:NAME_OR_DIRECTORY of transformers. Usual for the data set if not given."""
     epochs: int | None = None
     """Passes over the training images. Usual for the data set if not given."""
     gradients: int | None = None
@@ -136,8 +135,7 @@ class Settings:
     augmentation: Literal["none", "flip", "crop-flip", "crop-flip-brightness", "resized-crop-flip"] | None = None
     """Of the training images. Usual for the data set if not given."""
     preparation: Literal["usual", "vit"] = "usual"
-    """How images are resized and normalised: as usual for the data set, or as Google's ViTs want them (bicubic, the
-    middle 224 of 248, mean and deviation 0.5)."""
+    """How images are resized and normalised: usual for the data, or as ViTs want it (224 of 248, mean and std 0.5)."""
     evaluate_every: int = 1
     """Measure on validation and test images every so many epochs, and after the last."""
 

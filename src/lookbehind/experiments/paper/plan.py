@@ -39,16 +39,13 @@ class Reproduction:
     rows: tuple[str, ...] = ()
     """Only these rows of the tables, as they are written there: "ER + SGD". All if not given."""
     search_seeds: int | None = None
-    """Search the settings of a row with so many of the seeds; the others train only what was chosen, which saves most
-    of a table's cost. All seeds search if not given."""
+    """Search the settings of a row with so many of the seeds (all, if not given); the others train what was chosen."""
     fresh: bool = False
     """Show only the seeds that have not searched: what is chosen looks better on those that chose it."""
     search_tasks: int | None = None
-    """Lifelong learning: search the settings of a row on the first so many tasks of the stream, and train what was
-    chosen on all of them."""
+    """Lifelong learning: search the settings of a row on the first so many tasks, train what was chosen on all."""
     choices: Path | None = None
-    """The choices.json of the same table from another machine, or from a search whose runs are gone: rows that stand
-    there are trained with these settings and not searched again."""
+    """The choices.json of an earlier search of the same table: the rows that stand there are not searched again."""
     change: tuple[str, ...] = ()
     """Settings of all runs, NAME=VALUE, where the paper does not say or says two things: weight_decay=5e-4 eta=0.01."""
     jobs: int | None = None
