@@ -23,7 +23,7 @@ from lookbehind.experiments.paper.reproduce import _with_data, reproduce
 from lookbehind.experiments.paper.scale import changed
 from lookbehind.experiments.paper.scales import LAPTOP, PAPER, SMOKE
 from lookbehind.experiments.paper.table1 import CLAIMS, LONGER
-from lookbehind.experiments.paper.tables import missing_words
+from lookbehind.experiments.paper.tables import row_of
 from lookbehind.experiments.pool import Ended
 from lookbehind.training.measuring import Measures
 from lookbehind.training.run import with_overrides
@@ -362,19 +362,21 @@ def test_why_a_row_has_no_number():
         return replace(Findings(SMOKE, range(3), (task,), dict(known), range(2)), **changes)
 
     def words(findings):
-        cell = findings.best(task, arm, "validation_accuracy")
-        return missing_words(findings, task, arm, "honest") if cell is None else cell.candidate
+        cell, said = row_of(findings, task, arm, "honest")
+        judged_by = findings.best(task, arm, "validation_accuracy")  # a row with all its seeds; tables show others too
+        assert judged_by == (None if said else cell)
+        return said if cell is None else f"{cell.mean('test_accuracy'):g}, {cell.settings}{said}"
 
-    assert words(found()) == "85.00 (2 of 3 seeds)"  # of what was chosen
-    assert words(found(seeds=range(2))) == "sam:rho=0.1"
-    assert words(found(seeds=range(2), searching=None)) == "sam:rho=0.1"
+    assert words(found()) == "85, rho 0.1 (2 of 3 seeds)"  # of what was chosen
+    assert words(found(seeds=range(2))) == "85, rho 0.1"
+    assert words(found(seeds=range(2), searching=None)) == "85, rho 0.1"
     lacking = {key: one for key, one in known.items() if key != keys[0][1]}
     assert words(found(seeds=range(2), known=lacking)) == "search not finished"  # nothing is chosen before
     assert words(found(known={})) == "not run"
     assert words(found(seeds=range(2, 3))) == "not run"  # of what was chosen
     diverged(known, keys[0][0])
-    assert words(found()) == "85.00 (2 of 3 seeds)"
-    assert words(found(seeds=range(2))) == "sam:rho=0.1"
+    assert words(found()) == "85, rho 0.1 (2 of 3 seeds)"
+    assert words(found(seeds=range(2))) == "85, rho 0.1"
     diverged(known, keys[1][1])
     assert words(found()) == words(found(seeds=range(2, 3))) == "N/A: a seed diverged"
     # a row without a choice

@@ -13,7 +13,7 @@ from lookbehind.experiments.paper.figure4 import robustness
 from lookbehind.experiments.paper.findings import Cell, Findings, Outcome, chosen
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, budget_k, radius, stretched, written
 from lookbehind.experiments.paper.scale import Scale, Task
-from lookbehind.experiments.paper.tables import JUDGED, SAID, missing_words
+from lookbehind.experiments.paper.tables import JUDGED, SAID, row_of
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, with_std
@@ -154,12 +154,13 @@ def _table(task: Task, rows: Sequence[Arm], cells: Mapping[str, Cell], findings:
     only = [arm.name for arm in rows if len(arm.candidates) == 1]
     lines = []
     for arm in rows:
-        cell = cells.get(arm.name)
+        cell, words = row_of(findings, task, arm, protocol)
         if cell is None:
-            lines.append([arm.name, missing_words(findings, task, arm, protocol), *[""] * 6])
+            lines.append([arm.name, words, *[""] * 6])
             continue
         keys: tuple[Value, ...] = (findings.reported, "recalibrated_test_accuracy", robustness)
         numbers = [with_std(cell.spread(key), accuracy) for key in keys]
+        numbers[0] += words
         loss = cell.mean("train_loss")
         numbers += ["" if loss is None else f"{loss:.3g}", cell.settings, count(cell.gradients)]
         lines.append([arm.name, *numbers, "yes" if arm.name in best else ""])

@@ -12,7 +12,7 @@ from lookbehind.experiments.paper.findings import Cell, Findings, chosen
 from lookbehind.experiments.paper.grid import Arm, written
 from lookbehind.experiments.paper.numbers import TABLE_2
 from lookbehind.experiments.paper.scale import LifelongGrid, Scale, Task
-from lookbehind.experiments.paper.tables import JUDGED, missing_words
+from lookbehind.experiments.paper.tables import JUDGED, row_of
 from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, with_std
 
@@ -130,12 +130,13 @@ def _table(task: Task, protocol: str, rows: Sequence[Arm], cells: Mapping[str, C
     for arm in rows:
         said = TABLE_2.get(arm.name, {})
         theirs = [said.get(task.stands_for, ""), said.get(f"forgetting, {task.stands_for}", "")]
-        cell = cells.get(arm.name)
+        cell, words = row_of(findings, task, arm, protocol)
         if cell is None:
-            lines.append([arm.name, missing_words(findings, task, arm, protocol), "", "", "", *theirs, "", ""])
+            lines.append([arm.name, words, "", "", "", *theirs, "", ""])
             continue
         keys = ("test_accuracy", "forgetting", lambda one: -one.end["backward_transfer"], "learning_accuracy")
         ours = [with_std(cell.spread(key), accuracy) for key in keys]
+        ours[0] += words
         lines.append([arm.name, *ours, *theirs, cell.settings, count(cell.gradients)])
     images = {outcome.end["images_per_task"] for cell in cells.values() for outcome in cell.outcomes}
     learned = (

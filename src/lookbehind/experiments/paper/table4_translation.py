@@ -19,7 +19,7 @@ from lookbehind.experiments.paper.findings import Cell, Findings, chosen
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, written
 from lookbehind.experiments.paper.numbers import TABLE_4_TRANSLATION
 from lookbehind.experiments.paper.scale import Scale, Task
-from lookbehind.experiments.paper.tables import missing_words
+from lookbehind.experiments.paper.tables import row_of
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, with_std
@@ -89,12 +89,13 @@ def _table(task: Task, rows: Sequence[Arm], cells: Mapping[str, Cell], findings:
     lines = []
     for arm in rows:
         said = TABLE_4_TRANSLATION.get(arm.name, {}).get(task.stands_for, "")
-        cell = cells.get(arm.name)
+        cell, words = row_of(findings, task, arm, "honest")
         if cell is None:
-            lines.append([arm.name, missing_words(findings, task, arm, "honest"), "", "", said, "", "", ""])
+            lines.append([arm.name, words, "", "", said, "", "", ""])
             continue
         keys = ("test_accuracy", "test_bleu_detokenised", "validation_accuracy")
         ours = [with_std(cell.spread(key), accuracy) for key in keys]
+        ours[0] += words
         steps = max(outcome.end["steps"] for outcome in cell.outcomes)
         lines.append([arm.name, *ours, said, cell.settings, count(steps), count(cell.gradients)])
     signatures = {outcome.end["test_bleu_signature"] for cell in cells.values() for outcome in cell.outcomes}

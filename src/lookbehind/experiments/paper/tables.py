@@ -37,7 +37,7 @@ def accuracy_output(
         for protocol in findings.protocols:
             rows = arms(task, findings.scale)
             cells = chosen(findings, task, rows, protocol)
-            output.tables.append(_table(task, protocol, rows, cells, numbers, findings))
+            output.tables.append(_table(task, protocol, rows, numbers, findings))
             values = {name: cell.values(REPORTED[protocol]) for name, cell in cells.items()}
             where = f"{task.title}; {JUDGED[protocol]}"
             expected = [arm.name for arm in rows]
@@ -45,18 +45,16 @@ def accuracy_output(
     return output
 
 
-def _table(
-    task: Task, protocol: str, rows: Sequence[Arm], cells: Mapping[str, Cell], numbers: Numbers, findings: Findings
-) -> Grid:
+def _table(task: Task, protocol: str, rows: Sequence[Arm], numbers: Numbers, findings: Findings) -> Grid:
     heads = ["method", "accuracy %", "BatchNorm re-estimated %", f"paper, {task.stands_for}", "settings", "gradients"]
     lines = []
     for arm in rows:
         said = numbers.get(arm.name, {}).get(task.stands_for, "")
-        cell = cells.get(arm.name)
+        cell, words = row_of(findings, task, arm, protocol)
         if cell is None:
-            lines.append([arm.name, missing_words(findings, task, arm, protocol), "", said, "", ""])
+            lines.append([arm.name, words, "", said, "", ""])
             continue
-        ours = with_std(cell.spread(REPORTED[protocol]), accuracy)
+        ours = with_std(cell.spread(REPORTED[protocol]), accuracy) + words
         again = with_std(cell.spread("recalibrated_test_accuracy"), accuracy)
         lines.append([arm.name, ours, again, said, cell.settings, count(cell.gradients)])
     return Grid(f"{task.title}, {protocol} protocol", SAID[protocol], heads, lines)
@@ -91,17 +89,18 @@ def sharpness_table(title: str, cells: Mapping[str, Cell], family: str) -> Grid:
     return Grid(title, note, heads, lines)
 
 
-def missing_words(findings: Findings, task: Task, arm: Arm, protocol: str) -> str:
-    """Why a row has no number by this protocol; of some of the seeds it is told with how many."""
+def row_of(findings: Findings, task: Task, arm: Arm, protocol: str) -> tuple[Cell | None, str]:
+    """What a row shows by this protocol, and what has to be said of it: of how many seeds it is, or why it is empty."""
     best = findings.choice(task, arm, PROTOCOLS[protocol])
     if best is None:
         begun = findings.search_begun(task, arm)
-        return DIVERGED if findings.searched(task, arm) else "search not finished" if begun else NOT_RUN
+        return None, DIVERGED if findings.searched(task, arm) else "search not finished" if begun else NOT_RUN
     cell = findings.cell(task, best)
     if cell.diverged:
-        return DIVERGED
-    mean = cell.mean(REPORTED[protocol])
-    return NOT_RUN if mean is None else f"{accuracy(mean)} ({len(cell.outcomes)} of {cell.seeds} seeds)"
+        return None, DIVERGED
+    if cell.mean(REPORTED[protocol]) is None:
+        return None, NOT_RUN
+    return cell, "" if cell.complete else f" ({len(cell.outcomes)} of {cell.seeds} seeds)"
 
 
 def line_over(name: str, points: Mapping[float, Cell | None], key: str | Callable[..., float | None]) -> Line | None:
