@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from problems import METHODS, batch, closure_for, distance, loss_of, net, same, values
+from ranks import leave
 
 accelerate = pytest.importorskip("accelerate")
 
@@ -306,7 +307,7 @@ def _one_of_two(rank: int, port: int, directory: str) -> None:
         accelerated_step(accelerator, optimizer, closure)
     torch.save(values(model), f"{directory}/{rank}.pt")
     _climb_apart(accelerator, rank, directory)
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 def _climb_apart(accelerator, rank: int, directory: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from problems import distance, same, values
+from ranks import leave
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -369,7 +370,7 @@ def _one_of_two(rank: int, port: int, directory: str) -> None:
     trainer = trained(directory, optim="sgd", ddp_backend="gloo", **settings)
     assert isinstance(trainer.model_wrapped, torch.nn.parallel.DistributedDataParallel)
     torch.save(values(trainer.model), f"{directory}/{rank}.pt")
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 def test_two_processes_equal_one(tmp_path):
