@@ -64,6 +64,10 @@ def test_a_search_with_few_seeds_leaves_the_best_settings_to_the_others(tmp_path
         values = [end(chosen[protocol], seed)[key] for seed in range(2)]
         assert line[1].startswith(f"{np.mean(values):.2f}")
         assert line[4] == chosen[protocol].partition(":")[2].replace(",", ", ").replace("=", " ")
+        assert [line[0] for line in table["lines"]] == ["SGD", "Lookbehind-SAM"]  # and nothing else is "not run"
+    whole = json.loads((reproduce(replace(wanted, rows=(), train=False))["table1"] / "results.json").read_text())
+    assert ["SAM", "not run"] in [line[:2] for line in whole["tables"][0]["lines"]]
+    assert [one for one in whole["verdicts"] if one["verdict"] != "not run"] == results["verdicts"] != whole["verdicts"]
     assert "searched with the first 1" in (page / "report.html").read_text()
     # and only those seeds that chose nothing
     page = reproduce(replace(wanted, fresh=True, train=False))["table1"]

@@ -36,6 +36,11 @@ class Claim:
     less: bool = False
     """Less is meant: sharpness, forgetting."""
 
+    @property
+    def names(self) -> set[str]:
+        """All rows that it speaks of."""
+        return {*self.rows, *self.than}
+
 
 @dataclass(frozen=True)
 class Comparison:

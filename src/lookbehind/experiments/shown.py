@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lookbehind.experiments.claims import Verdict
+from lookbehind.experiments.claims import NOT_RUN, Verdict
 from lookbehind.experiments.measure_tables import Grid
 
 if TYPE_CHECKING:  # matplotlib takes long to import, and the worker processes have no use for it
@@ -20,6 +21,15 @@ class Output:
     pictures: list[Picture] = field(default_factory=list)
     verdicts: list[tuple[str, Verdict]] = field(default_factory=list)
     """Each with where it was judged: task and protocol."""
+
+    def without_others(self, rows: Collection[str]) -> Output:
+        """Without what was neither asked for nor run: rows of tables, and claims that need such a row."""
+        tables = [
+            replace(table, lines=[line for line in table.lines if line[0] in rows or NOT_RUN not in line])
+            for table in self.tables
+        ]
+        kept = [(where, one) for where, one in self.verdicts if one.verdict != NOT_RUN or one.claim.names <= set(rows)]
+        return Output(tables, self.pictures, kept)
 
 
 @dataclass(frozen=True)

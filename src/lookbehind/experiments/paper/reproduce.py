@@ -150,7 +150,8 @@ def _write(wanted: Reproduction, name: str, errors: Sequence[str], command: str,
     findings = Findings(
         scale, wanted.shown(name), tasks, found, wanted.searching(name), before=wanted.choices_for(name)
     )
-    write_pages(out, this, this.show(findings), about)
+    output = this.show(findings)
+    write_pages(out, this, output.without_others(wanted.rows) if wanted.rows else output, about)
     if this.best_of_rows:
         write_choices(out / "choices.json", choices_of(name, findings, this.arms))  # beside what stands there
     return out
@@ -168,6 +169,7 @@ def _settings(wanted: Reproduction, tasks: Sequence[Task], seeds: range, finishe
     return {
         "scale": f"{wanted.scale}: {wanted.at.about}",
         "seeds": f"{seeds.start} to {seeds.stop - 1}{searching}",
+        **({"rows": f"only {', '.join(wanted.rows)}, and others that were trained before"} if wanted.rows else {}),
         "runs": f"{finished} of {runs} runs finished",
         "changes": " ".join(wanted.change) or "none",
         "tasks": json.dumps([task.title for task in tasks]),
