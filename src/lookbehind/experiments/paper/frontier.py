@@ -13,14 +13,14 @@ from lookbehind.experiments.paper.figure4 import robustness
 from lookbehind.experiments.paper.findings import Cell, Findings, Outcome, chosen
 from lookbehind.experiments.paper.grid import ADAPTIVE, FAMILIES, Arm, budget_k, radius, stretched, written
 from lookbehind.experiments.paper.scale import Scale, Task
-from lookbehind.experiments.paper.tables import JUDGED, SAID, row_of
+from lookbehind.experiments.paper.tables import row_of
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, with_std
 
 ALPHA, DECAY, PART = 0.5, 0.99, 0.25
 RADII = {
-    "sam": (1.0, 2.0, 4.0, 8.0),
+    "sam": (1.0, 2.0, 4.0, 6.0),
     "repeat-sam": (2.0, 3.0, 6.0, 12.0),
     "lookbehind-sam": (1.0, 2.0, 4.0),
     "asam": (1.0, 2.0, 4.0, 8.0),
@@ -29,8 +29,11 @@ RADII = {
 }
 """In units of the default one, so that the best lies between two others: the repeated gradient climbs once, where
 Lookbehind climbs k times; Lookbehind-ASAM breaks at 4."""
+CHOSEN = {"honest": "settings chosen on held-out images", "paper": "settings chosen on test images"}
+"""By the protocol. A few hundred held-out images may miss the best radius, which then counts against a row."""
 HALVES = ("Lookbehind, first half", "Lookbehind, last half")
 Value = str | Callable[[Outcome], float | None]
+REPORTED = "test_accuracy"  # after the last epoch, by both protocols
 
 
 def _radii(method: str, task: Task, scale: Scale) -> list[float]:
@@ -118,21 +121,20 @@ CLAIMS = (
 
 
 def show(findings: Findings) -> Output:
-    """Every row at its best by held-out images: accuracy and robustness to noise over the gradients that they cost."""
+    """Every row at its best by either protocol: accuracy and robustness to noise over the gradients that they cost."""
     output = Output()
-    protocol = findings.protocols[0]
+    keys: dict[str, Value] = {"test accuracy %": REPORTED, "accuracy % with noise": robustness}
     for task in findings.tasks:
         rows = arms(task, findings.scale)
-        cells = chosen(findings, task, rows, protocol)
-        keys: dict[str, Value] = {"test accuracy %": findings.reported, "accuracy % with noise": robustness}
-        output.tables.append(_table(task, rows, cells, findings, protocol))
-        for what, key in keys.items():
-            if len(cells) > 1:
-                output.pictures.append(_picture(task, cells, what, key, protocol))
-            values = {name: cell.values(key) for name, cell in cells.items()}
-            output.verdicts += [
-                (f"{task.title}; {what}", judged(claim, values, [arm.name for arm in rows])) for claim in CLAIMS
-            ]
+        for protocol in findings.protocols:
+            cells = chosen(findings, task, rows, protocol)
+            output.tables.append(_table(task, rows, cells, findings, protocol))
+            for what, key in keys.items():
+                if len(cells) > 1 and protocol == findings.protocols[0]:
+                    output.pictures.append(_picture(task, cells, what, key, protocol))
+                values = {name: cell.values(key) for name, cell in cells.items()}
+                where = f"{task.title}; {what}; {CHOSEN[protocol]}"
+                output.verdicts += [(where, judged(claim, values, [arm.name for arm in rows])) for claim in CLAIMS]
     return output
 
 
@@ -140,7 +142,7 @@ def _picture(task: Task, cells: Mapping[str, Cell], what: str, key: Value, proto
     points = {name: (cell.gradients, cell.spread(key)) for name, cell in cells.items()}
     name = "accuracy" if key != robustness else "noise"
     caption = (
-        f"{task.title}; {JUDGED[protocol]}. Mean and deviation over the seeds. The line joins what nothing as cheap is "
+        f"{task.title}; {CHOSEN[protocol]}. Mean and deviation over the seeds. The line joins what nothing as cheap is "
         "above; points of the same cost stand a little apart."
     )
     figure = frontier_figure(points, looks(list(points)), what)
@@ -150,7 +152,7 @@ def _picture(task: Task, cells: Mapping[str, Cell], what: str, key: Value, proto
 def _table(task: Task, rows: Sequence[Arm], cells: Mapping[str, Cell], findings: Findings, protocol: str) -> Grid:
     heads = ["method", "accuracy %", "BatchNorm re-estimated %", "with noise %", "training loss", "settings",
              "gradients", "nothing as cheap is above"]  # fmt: skip
-    best = non_dominated({name: (cell.gradients, cell.mean(findings.reported)) for name, cell in cells.items()})
+    best = non_dominated({name: (cell.gradients, cell.mean(REPORTED)) for name, cell in cells.items()})
     only = [arm.name for arm in rows if len(arm.candidates) == 1]
     lines = []
     for arm in rows:
@@ -158,17 +160,17 @@ def _table(task: Task, rows: Sequence[Arm], cells: Mapping[str, Cell], findings:
         if cell is None:
             lines.append([arm.name, words, *[""] * 6])
             continue
-        keys: tuple[Value, ...] = (findings.reported, "recalibrated_test_accuracy", robustness)
+        keys: tuple[Value, ...] = (REPORTED, "recalibrated_test_accuracy", robustness)
         numbers = [with_std(cell.spread(key), accuracy) for key in keys]
         numbers[0] += words
         loss = cell.mean("train_loss")
         numbers += ["" if loss is None else f"{loss:.3g}", cell.settings, count(cell.gradients)]
         lines.append([arm.name, *numbers, "yes" if arm.name in best else ""])
     note = (
-        f"{SAID[protocol]} {', '.join(only)}: no settings to choose from. With noise: mean accuracy with every weight "
-        "times N(1, sigma²), BatchNorm re-estimated, over all sigma above 0."
+        f"Test accuracy after the last epoch. {', '.join(only)}: no settings to choose from. With noise: mean accuracy "
+        "with every weight times N(1, sigma²), BatchNorm re-estimated, over all sigma above 0."
     )
-    return Grid(task.title, note, heads, lines)
+    return Grid(f"{task.title}, {CHOSEN[protocol]}", note, heads, lines)
 
 
 EXPERIMENT = Experiment(
@@ -180,5 +182,4 @@ EXPERIMENT = Experiment(
     show=show,
     measures=("noise",),
     best_of_rows=True,
-    one_protocol=True,
 )
