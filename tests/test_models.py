@@ -26,6 +26,7 @@ def count(model: nn.Module) -> int:
         ("wrn-28-10", 10, 36_479_194),
         ("wrn-28-10", 100, 36_536_884),
         ("resnet8-narrow", 10, 78_042),
+        ("plain-convnet", 10, 151_882),
     ],
 )
 def test_parameter_counts(name, classes, parameters):
@@ -44,6 +45,17 @@ def test_every_network_maps_images_to_logits_and_back_to_gradients(name):
     assert logits.shape == (2, 7)
     logits.square().sum().backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("size", [8, 16, 32])
+def test_the_plain_network_normalises_nothing_and_takes_images_of_any_size(size):
+    """An image has the same logits alone and in a minibatch, and there are no statistics to keep."""
+    torch.manual_seed(0)
+    model = build("plain-convnet", classes=7)
+    images = torch.randn(5, 3, size, size)
+    torch.testing.assert_close(model(images)[2:3], model(images[2:3]))
+    assert model(images).shape == (5, 7)
+    assert not list(model.buffers())
 
 
 def test_the_resolution_halves_from_stage_to_stage():

@@ -180,6 +180,8 @@ def test_a_title_follows_a_change():
     changes = ("pool=1", "train_images=4500", "data=cifar100", "model=resnet18", "label_smoothing=0.1")
     title = Reproduction(experiments=("frontier",), change=changes).at.task("c10-rn34").title
     assert title == "4,000 images of CIFAR-100 (32 x 32), resnet18, label smoothing"
+    plain = Reproduction(experiments=("frontier",), change=("model=plain-convnet",)).at.task("c10-rn34").title
+    assert plain == "2,000 images of CIFAR-10 (16 x 16), plain convolutional network"
     longer = Reproduction(experiments=("table2",), change=("epochs=10",)).at.task("split-cifar100")
     assert longer.title == "Split-CIFAR100, 10 epochs per task"
 

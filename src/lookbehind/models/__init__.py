@@ -9,13 +9,14 @@ from functools import partial
 from torch import nn
 
 from lookbehind.models import vit
-from lookbehind.models.convnet import ConvNet
+from lookbehind.models.convnet import ConvNet, PlainConvNet
 from lookbehind.models.resnet import ResNet
 from lookbehind.models.wide_resnet import WideResNet
 
 MODELS: dict[str, tuple[Callable[..., nn.Module], str]] = {
     "convnet": (ConvNet, "3 convolutions, 16-32-32 channels: for 8 x 8 digits"),
     "resnet8-narrow": (partial(ResNet, blocks=(1, 1, 1), width=16), "3 blocks, 16-32-64 channels: CIFAR on a laptop"),
+    "plain-convnet": (PlainConvNet, "2 convolutions and a hidden layer, no BatchNorm: CIFAR in seconds"),
     "resnet18": (partial(ResNet, blocks=(2, 2, 2, 2)), "for CIFAR"),
     "resnet34": (partial(ResNet, blocks=(3, 4, 6, 3)), "for CIFAR"),
     "resnet50": (partial(ResNet, blocks=(3, 4, 6, 3), bottleneck=True), "for CIFAR"),

@@ -1,4 +1,4 @@
-"""A small convolutional network, for the 8 x 8 digits."""
+"""Small convolutional networks: for the 8 x 8 digits, without BatchNorm, for lifelong learning."""
 
 from __future__ import annotations
 
@@ -21,6 +21,34 @@ class ConvNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits."""
         logits: Tensor = self.head(self.features(images).mean((2, 3)))
+        return logits
+
+
+class PlainConvNet(nn.Module):
+    """Two 3x3 convolutions of stride 2, averaged to 4 x 4 places, and a hidden layer; nothing is normalised.
+
+    What sharpness-aware methods do to it cannot come from the running statistics of BatchNorm, nor from weights whose
+    scale does not matter.
+    """
+
+    def __init__(self, classes: int, *, widths: tuple[int, int] = (32, 64), hidden: int = 128, channels: int = 3):
+        super().__init__()
+        first, second = widths
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, first, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(first, second, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(4),
+            nn.Flatten(),
+            nn.Linear(16 * second, hidden),
+            nn.ReLU(),
+        )
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits."""
+        logits: Tensor = self.head(self.features(images))
         return logits
 
 

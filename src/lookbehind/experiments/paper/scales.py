@@ -138,7 +138,8 @@ def _slice(settings: Settings) -> str:
 
 
 def _slice_resnet(settings: Settings) -> str:
-    model = "narrow ResNet-8" if settings.model == "resnet8-narrow" else settings.model
+    named = {"resnet8-narrow": "narrow ResNet-8", "plain-convnet": "plain convolutional network"}
+    model = named.get(str(settings.model), settings.model)
     smoothing = ", label smoothing" if settings.label_smoothing else ""
     return f"{_slice(settings)}, {model}{smoothing}"
 
