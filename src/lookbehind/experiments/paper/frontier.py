@@ -114,6 +114,14 @@ CLAIMS = (
         "Lookbehind, last half",
     ),
     _claim("all of Lookbehind-SAM is above a half of it", "Lookbehind-SAM", *HALVES),
+    _claim(
+        "Lookbehind at the end of SAM, for a quarter, is above SAM alone at its best rho",
+        "Lookbehind, last quarter",
+        "SAM",
+    ),
+    _claim(
+        "Lookbehind at the end of SAM, for a half, is above SAM alone at its best rho", "Lookbehind, last half", "SAM"
+    ),
     _claim("averaged, SGD's weights are above the last ones", "SGD, averaged", "SGD"),
     _claim("averaged, SAM's weights are above the last ones", "SAM, averaged", "SAM"),
     _claim("averaged, Lookbehind's weights are above the last ones", "Lookbehind, averaged", "Lookbehind-SAM"),
