@@ -3,7 +3,8 @@
     python benchmarks/lifelong.py
 
 On images of CIFAR's shape with the paper's network and batch size 10; images are random, which changes no time. The
-share is of the whole loop: minibatches, augmentation, memory, heads, optimizer, records. Wanted: 85 % or more.
+share is of the whole loop: minibatches, augmentation, memory, heads, optimizer; the evaluation after a task is not
+part of it. Wanted: 85 % or more.
 """
 
 from __future__ import annotations

@@ -189,6 +189,7 @@ def tiny(tmp_path):
 def test_tiny_imagenet_is_read_from_its_folders_grey_images_too(tiny):
     data = load("tiny-imagenet", tiny)
     assert data.train.pixels.shape == (6, 3, 64, 64)
+    assert (data.mean, data.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1]  # in the order of the sorted folders
     assert data.train.pixels[:, 2].float().mean((1, 2)).tolist() == pytest.approx([0, 10, 20] * 2, abs=3)
     assert data.test.labels.tolist() == [0, 1]
@@ -446,3 +447,4 @@ def test_the_real_cifar_100(tmp_path):
     assert data.train.labels.bincount().tolist() == [500] * 100
     mean = data.train.pixels.double().mean((0, 2, 3)) / 255
     assert mean.tolist() == pytest.approx(data.mean, abs=2e-4)
+    assert data.std == (0.2675, 0.2565, 0.2761)

@@ -441,6 +441,26 @@ def test_without_a_radius_and_with_alpha_1_lookbehind_is_lookahead(chunks, climb
         assert torch.allclose(a, b, rtol=0, atol=1e-14)
 
 
+def test_without_a_radius_a_chain_that_begins_at_the_slow_weights_takes_all_its_gradients_there():
+    """So it is not Lookahead, whose second inner step begins where the first ended."""
+    chunks, everything = examples()
+    start = leaves(list(network().parameters()))
+    behind = meta_learner(Meta(chunks=3, rho=0.0, outer="meta", inner_lr=0.5, second_order=False))
+    ahead = meta_learner(Meta(chunks=3, inner_lr=0.5, second_order=False))
+    gradients = [at(network(), start, x, y) for x, y in chunks]
+    adapted = leaves([w.detach() - 0.5 * sum(g) for w, *g in zip(start, *gradients, strict=True)])
+    expected = at(network(), adapted, *everything)
+    found = behind.gradient(chunks, everything)
+    assert all(torch.allclose(a, b, rtol=0, atol=1e-14) for a, b in zip(found, expected, strict=True))
+    other = ahead.gradient(chunks, everything)
+    assert any(float((a - b).abs().max()) > 1e-4 for a, b in zip(found, other, strict=True))
+
+
+def test_the_meta_learner_of_the_paper():
+    assert (Meta().chunks, Meta().inner_clip, Meta().loss, Meta().second_order) == (5, 2.0, "last", True)
+    assert (Meta().rho, Meta().outer, Meta().climb, Meta().alpha) == (None, "printed", "slow", 1.0)
+
+
 def test_without_a_radius_the_printed_outer_step_is_plain_replay():
     chunks, everything = examples()
     learner = meta_learner(Meta(chunks=3, rho=0.0, outer="printed"))
@@ -449,7 +469,7 @@ def test_without_a_radius_the_printed_outer_step_is_plain_replay():
         assert torch.allclose(ours, theirs, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", ["lookahead", "lookbehind, meta"])
+@pytest.mark.parametrize("name", ["lookahead", "lookahead, mean", "lookbehind", "lookbehind, meta"])
 def test_a_whole_course_of_c_maml_equals_its_pseudo_code(name):
     """Shuffling, replay before remembering, remembering in the first epoch only, clipping, the outer step."""
     meta, model = METAS[name], network()

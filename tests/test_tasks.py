@@ -9,6 +9,7 @@ from lookbehind.data.augment import augmented, brightened
 from lookbehind.data.batches import generator_for
 from lookbehind.data.tasks import STREAMS, class_order, task_stream
 from lookbehind.data.vision import Images, VisionData, load
+from lookbehind.lifelong.run import LifelongRun
 from lookbehind.models.convnet import StridedConvNet
 
 
@@ -59,6 +60,33 @@ def test_a_tenth_of_each_class_is_held_out_and_nothing_is_lost():
         assert len(task.test) == 50
         seen = {(int(p[0, 0, 0]), int(p[0, 0, 1])) for p in torch.cat([task.train.pixels, task.validation.pixels])}
         assert len(seen) == 150
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "tests", "tasks", "sizes"),
+    [("split-cifar100", 100, 100, 20, (2250, 250, 500)), ("split-tiny-imagenet", 200, 50, 40, (2250, 250, 250))],
+)
+def test_the_streams_have_the_papers_tasks(name, classes, tests, tasks, sizes):
+    """Training, held-out and test images of every task, with 500 training images per class."""
+    split = STREAMS[name]
+    stream = task_stream(numbered(classes, 500, tests), split.classes_per_task, seed=0)
+    assert len(stream.tasks) == split.tasks == tasks
+    assert {(len(task.train), len(task.validation), len(task.test)) for task in stream.tasks} == {sizes}
+    assert split.images == sizes[0]
+
+
+def test_the_streams_images_and_networks_are_those_of_the_paper():
+    assert {name: (s.source, s.augmentation) for name, s in STREAMS.items() if name != "split-digits"} == {
+        "split-cifar100": ("cifar100", "crop-flip-brightness"),
+        "split-tiny-imagenet": ("tiny-imagenet", "crop-flip"),
+    }
+    runs = [
+        LifelongRun(data=name, method="er+sgd", seed=0).filled for name in ("split-cifar100", "split-tiny-imagenet")
+    ]
+    assert [(r.memory, r.epochs, r.batch_size, r.hidden, r.width, r.clip) for r in runs] == [
+        (200, 10, 10, 320, 160, 2.0),
+        (400, 10, 10, 640, 160, 2.0),
+    ]
 
 
 def test_seeds_draw_other_classes_and_other_held_out_images():

@@ -25,12 +25,14 @@ class Split:
     augmentation: str
     """Of the training images."""
     about: str
+    images: int | None = None
+    """Training images per task where the data set is whole, as in the paper; those held out are not counted."""
 
 
 STREAMS: dict[str, Split] = {
     "split-digits": Split("digits", 5, 2, "none", "5 tasks of 2 digits: to try things in seconds"),
-    "split-cifar100": Split("cifar100", 20, 5, "crop-flip-brightness", "20 tasks of 5 classes"),
-    "split-tiny-imagenet": Split("tiny-imagenet", 40, 5, "crop-flip", "40 tasks of 5 classes"),
+    "split-cifar100": Split("cifar100", 20, 5, "crop-flip-brightness", "20 tasks of 5 classes", 2250),
+    "split-tiny-imagenet": Split("tiny-imagenet", 40, 5, "crop-flip", "40 tasks of 5 classes", 2250),
 }
 VALIDATION = 0.1  # of each class
 

@@ -40,6 +40,11 @@ ON_PLANES = "#222222"
 """Marks on a coloured plane, which is as bright on a dark page."""
 
 
+def bands_in_words(curves: int) -> str:
+    """What a caption says of the bands around so many curves."""
+    return "; bands are left out, there would be too many" if curves > BANDS else ", band from least to greatest"
+
+
 def finite_mean(row: Row) -> list[float]:
     """The mean accuracy, or nothing where every run diverged."""
     return finite([row["accuracy"]["mean"]])

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from lookbehind.experiments.differences import Line
 from lookbehind.experiments.drawing import drawn, looks, paneled
-from lookbehind.experiments.figures import curves_figure
+from lookbehind.experiments.figures import bands_in_words, curves_figure
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.table import joined
 from lookbehind.lifelong.metrics import Matrix, averages_so_far, forgetting_per_task
@@ -51,8 +51,9 @@ def _line(method: str, curves: Sequence[Sequence[float]]) -> Line:
 
 
 def _seeds(known: Matrices) -> str:
-    several = any(len(found) > 1 for found in known.values())
-    return "mean over seeds, band from least to greatest" if several else "one seed"
+    if all(len(found) == 1 for found in known.values()):
+        return "one seed"
+    return f"mean over seeds{bands_in_words(len(known))}"
 
 
 @drawn

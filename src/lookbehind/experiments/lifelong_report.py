@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from lookbehind.data.tasks import STREAMS
 from lookbehind.experiments.lifelong_pictures import lifelong_pictures
 from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.output import about_run
@@ -15,8 +16,9 @@ from lookbehind.lifelong.run import LifelongRun
 from lookbehind.training.records import Record
 
 
-def summary(end: Record) -> dict[str, str]:
-    """What came out, in words and numbers."""
+def summary(end: Record, whole: int | None = None) -> dict[str, str]:
+    """What came out, in words and numbers; ``whole`` is how many images a task has where none are missing."""
+    images = count(end["images_per_task"])
     return {
         "average accuracy %": accuracy(end["test_accuracy"]),
         "forgetting, from the best time on": accuracy(end["forgetting"]),
@@ -24,7 +26,9 @@ def summary(end: Record) -> dict[str, str]:
         "accuracy when a task was just learned %": accuracy(end["learning_accuracy"]),
         "average accuracy on held-out images %": accuracy(end["validation_accuracy"]),
         "gradients": count(end["gradient_evaluations"]),
-        "training images per task": count(end["images_per_task"]),
+        "training images per task": images
+        if whole in (None, end["images_per_task"])
+        else f"{images} of {count(whole)}",
     }
 
 
@@ -42,7 +46,7 @@ def write_report(out: Path, run: LifelongRun, records: Sequence[Record], command
                 "What came out",
                 "Of the network after the last task.",
                 ["", "value"],
-                [*map(list, summary(end).items())],
+                [*map(list, summary(end, STREAMS[run.data].images).items())],
             ),
             Grid(
                 "Every task",

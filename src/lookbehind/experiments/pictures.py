@@ -65,9 +65,8 @@ def _learning(runs: Mapping[str, Sequence[Curve]], seen: Looks) -> Iterator[Pict
     lines = lines_of(runs, lambda curve: curve.test_accuracy)
     if not lines:
         return
-    crowded = len(lines) > figures.BANDS
-    bands = "; bands are left out, there would be too many" if crowded else ", band from least to greatest"
-    what = f"Mean over seeds{bands}" if any(line.low != line.high for line in lines) else "One seed"
+    several = f"Mean over seeds{figures.bands_in_words(len(lines))}"
+    what = several if any(line.low != line.high for line in lines) else "One seed"
     ends = joined([f"{line.method} {accuracy(line.mean[-1])}" for line in lines], most=8)
     early = any(min(line.mean) < min(line.low[len(line.low) // 2 :]) for line in lines)
     below = " The axis leaves out the low values of the first epochs." if early else ""

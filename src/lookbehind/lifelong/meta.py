@@ -34,7 +34,10 @@ class Meta:
     With ``rho = None`` there is no climb: ``f_{i+1} = f_i - inner_lr clamp(grad L(f_i; b_i))``. The meta-loss is
     ``M(w) = L(a(w); the minibatch and replayed examples)``, and the step goes along its gradient.
 
-    Lookahead-C-MAML, which is the C-MAML of Gupta et al.: ``Meta()``. Lookbehind-C-MAML: ``Meta(rho=0.005, chunks=2)``.
+    Lookahead-C-MAML, the paper's algorithm 3: ``Meta()``. The same as the code of Gupta et al. has it, with the loss
+    after every inner step: ``Meta(loss="mean")``. Lookbehind-C-MAML: ``Meta(rho=0.005, chunks=2)``; with ``rho = 0``
+    and ``outer = "meta"`` it is Lookahead-C-MAML only if ``climb = "fast"``, for a chain that begins at ``w`` and does
+    not climb takes all its gradients there.
     """
 
     chunks: int = 5

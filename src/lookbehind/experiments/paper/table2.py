@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from lookbehind.experiments.claims import Claim, judged
 from lookbehind.experiments.lifelong_pictures import lifelong_pictures
 from lookbehind.experiments.measure_tables import Grid
 from lookbehind.experiments.paper.experiment import Experiment
-from lookbehind.experiments.paper.findings import Cell, Findings, chosen
+from lookbehind.experiments.paper.findings import Findings, chosen
 from lookbehind.experiments.paper.grid import Arm, written
 from lookbehind.experiments.paper.numbers import TABLE_2
 from lookbehind.experiments.paper.scale import LifelongGrid, Scale, Task
 from lookbehind.experiments.paper.tables import JUDGED, row_of
 from lookbehind.experiments.shown import Output
 from lookbehind.experiments.table import accuracy, count, with_std
+from lookbehind.lifelong.metrics import Matrix
 
 AVERAGE = "Multistep-SAM, average"
 META = ("Lookahead-C-MAML", "Lookbehind-C-MAML")
@@ -59,10 +60,11 @@ def _meta(grid: LifelongGrid) -> list[Arm]:
 
 
 def _controls(task: Task) -> list[Arm]:
-    """As La-MAML's code has it; the learning rates are its own."""
+    """As La-MAML's code has it, with its learning rates; and what the two C-MAMLs are to be compared with at 0.03."""
     tiny = task.key == "split-tiny-imagenet"
     return [
         Arm("ER + SGD, 1 replayed image", (written("er+sgd", lr=0.01 if tiny else 0.03, replay=1),)),
+        Arm("ER + SGD, lr 0.03", (written("er+sgd", lr=0.03),)),
         Arm(
             "Lookahead-C-MAML, 5 inner steps, mean loss",
             (written("lookahead-c-maml", lr=0.03 if tiny else 0.075, k=5, meta_loss="mean"),),
@@ -99,34 +101,44 @@ def show(findings: Findings) -> Output:
         rows = arms(task, findings.scale)
         for protocol in findings.protocols:
             cells = chosen(findings, task, rows, protocol)
-            output.tables.append(_table(task, protocol, rows, cells, findings))
+            output.tables.append(_table(task, protocol, rows, findings))
             where = f"{task.title}; {JUDGED[protocol]}"
             for claim in _claims():
                 key = "forgetting" if claim.less else "test_accuracy"
                 values = {name: cell.values(key) for name, cell in cells.items()}
                 output.verdicts.append((where, judged(claim, values, [arm.name for arm in rows])))
-        cells = chosen(findings, task, rows, "honest")
-        matrices = {
-            name: [outcome.end["matrix"] for outcome in cell.outcomes if outcome.end["matrix"]]
-            for name, cell in cells.items()
-            if name in TABLE_2  # the others would make the figures crowded
-        }
-        output.pictures += lifelong_pictures(matrices, f"table2-{task.key}")
+        for name, some in _families(rows).items():
+            output.pictures += lifelong_pictures(_matrices(findings, task, some), f"table2-{task.key}-{name}")
     return output
 
 
-def _said(task: Task, protocol: str) -> str:
-    """How the settings of the rows were chosen."""
+def _families(rows: Sequence[Arm]) -> dict[str, list[Arm]]:
+    """The paper's rows without a memory and with one, a figure each: all of them in one would be crowded."""
+    known = [arm for arm in rows if arm.name in TABLE_2]
+    with_memory = [arm for arm in known if arm.name.startswith("ER + ") or arm.name in META]
+    return {"alone": [arm for arm in known if arm not in with_memory], "memory": with_memory}
+
+
+def _matrices(findings: Findings, task: Task, rows: Sequence[Arm]) -> dict[str, list[Matrix]]:
+    """Of every row that has been trained, one per seed; a row that lacks seeds says how many it has."""
+    shown = [(arm.name, *row_of(findings, task, arm, "honest")) for arm in rows]
+    return {f"{name}{words}": [one.end["matrix"] for one in cell.outcomes] for name, cell, words in shown if cell}
+
+
+def _said(task: Task, protocol: str, before: bool) -> str:
+    """How the settings of the rows were chosen, here or in a search before."""
     which = "all tasks" if task.search is None else f"the first {task.search.tasks} tasks"
+    earlier = " in an earlier search (`--choices`)" if before else ""
     if protocol == "paper":
-        return f"Protocol of the paper: settings chosen by the test images of {which}, so too good."
-    return f"Settings chosen by the average accuracy on held-out images of {which}; test images of all in the end."
+        return f"Protocol of the paper: settings chosen{earlier} by the test images of {which}, so too good."
+    held_out = f"the average accuracy on held-out images of {which}"
+    return f"Settings chosen{earlier} by {held_out}; test images of all in the end."
 
 
-def _table(task: Task, protocol: str, rows: Sequence[Arm], cells: Mapping[str, Cell], findings: Findings) -> Grid:
+def _table(task: Task, protocol: str, rows: Sequence[Arm], findings: Findings) -> Grid:
     heads = ["method", "accuracy %", "forgetting", "less than at first", "when learned %", "paper, accuracy",
              "paper, forgetting", "settings", "gradients"]  # fmt: skip
-    lines = []
+    lines, images = [], set()
     for arm in rows:
         said = TABLE_2.get(arm.name, {})
         theirs = [said.get(task.stands_for, ""), said.get(f"forgetting, {task.stands_for}", "")]
@@ -138,14 +150,16 @@ def _table(task: Task, protocol: str, rows: Sequence[Arm], cells: Mapping[str, C
         ours = [with_std(cell.spread(key), accuracy) for key in keys]
         ours[0] += words
         lines.append([arm.name, *ours, *theirs, cell.settings, count(cell.gradients)])
-    images = {outcome.end["images_per_task"] for cell in cells.values() for outcome in cell.outcomes}
+        images |= {outcome.end["images_per_task"] for outcome in cell.outcomes}
     learned = (
         f" {' or '.join(map(count, sorted(images)))} training images per task (the paper: 2,250)." if images else ""
     )
+    how = _said(task, protocol, bool(findings.before.chosen.get(task.key)))
     note = (
-        f"{_said(task, protocol)}{learned} Forgetting is from the best time on, without the last task (the paper's); "
+        f"{how}{learned} Forgetting is from the best time on, without the last task (the paper's); "
         "'less than at first' is from when a task had just been learned, over all tasks (La-MAML's, which the paper "
-        "copies in its row of Lookahead-C-MAML)."
+        "copies in its row of Lookahead-C-MAML). ± is the deviation over the seeds, of n - 1; the paper's seems to be "
+        "of n."
     )
     return Grid(f"{task.title}, {protocol} protocol", note, heads, lines)
 
