@@ -16,7 +16,7 @@ from lookbehind.experiments.paper.scale import Scale, Task
 from lookbehind.experiments.paper.tables import row_of
 from lookbehind.experiments.pictures import Picture
 from lookbehind.experiments.shown import Output
-from lookbehind.experiments.table import accuracy, count, with_std
+from lookbehind.experiments.table import accuracy, count, joined, with_std
 
 ALPHA, DECAY, PART = 0.5, 0.99, 0.25
 RADII = {
@@ -159,9 +159,9 @@ def _picture(task: Task, cells: Mapping[str, Cell], what: str, key: Value, proto
 
 def _table(task: Task, rows: Sequence[Arm], cells: Mapping[str, Cell], findings: Findings, protocol: str) -> Grid:
     heads = ["method", "accuracy %", "BatchNorm re-estimated %", "with noise %", "training loss", "settings",
-             "gradients", "nothing as cheap is above"]  # fmt: skip
+             "gradients", "no higher mean as cheap"]  # fmt: skip
     best = non_dominated({name: (cell.gradients, cell.mean(REPORTED)) for name, cell in cells.items()})
-    only = [arm.name for arm in rows if len(arm.candidates) == 1]
+    only = [arm.name for arm in rows if len(arm.candidates) == 1 and arm.name in cells]
     lines = []
     for arm in rows:
         cell, words = row_of(findings, task, arm, protocol)
@@ -174,9 +174,10 @@ def _table(task: Task, rows: Sequence[Arm], cells: Mapping[str, Cell], findings:
         loss = cell.mean("train_loss")
         numbers += ["" if loss is None else f"{loss:.3g}", cell.settings, count(cell.gradients)]
         lines.append([arm.name, *numbers, "yes" if arm.name in best else ""])
+    given = f" No settings to choose from: {joined(only)}." if only else ""
     note = (
-        f"Test accuracy after the last epoch. {', '.join(only)}: no settings to choose from. With noise: mean accuracy "
-        "with every weight times N(1, sigma²), BatchNorm re-estimated, over all sigma above 0."
+        f"Test accuracy after the last epoch.{given} Rows compare at the settings that were chosen, which may differ. "
+        "With noise: mean accuracy with every weight times N(1, sigma²), BatchNorm re-estimated, over sigma above 0."
     )
     return Grid(f"{task.title}, {CHOSEN[protocol]}", note, heads, lines)
 
