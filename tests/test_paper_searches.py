@@ -123,9 +123,9 @@ STREAM = SMOKE.lifelong.tasks[0]
 GIVEN = {STREAM.key: {"honest": {"SGD": "sgd:lr=0.1"}, "paper": {"SGD": "sgd:lr=0.03"}}}
 
 
-def choices_in(directory, chosen=GIVEN, name="table2"):
+def choices_in(directory, chosen=GIVEN, name="table2", **more):
     path = directory / "given.json"
-    path.write_text(json.dumps({"experiment": name, "chosen": chosen}))
+    path.write_text(json.dumps({"experiment": name, "chosen": chosen, **more}))
     return path
 
 
@@ -195,6 +195,36 @@ def test_a_search_writes_what_it_chose_and_another_machine_goes_on(tmp_path):
 )
 def test_choices_that_do_not_fit_are_refused_before_the_first_run(chosen, name, message, tmp_path, capsys):
     path = choices_in(tmp_path, chosen, name)
+    words = ["reproduce", "table2", "--scale", "smoke", "--out", str(tmp_path / "out"), "--choices", str(path)]
+    assert cli.main(words) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_settings_that_were_taken_from_another_row_stay_marked(tmp_path):
+    """In the file that the page writes too, also where nothing is known of it any more."""
+    like = {STREAM.key: {"SGD": "ER + SGD"}}
+    wanted = Reproduction(
+        experiments=("table2",), scale="smoke", rows=("SGD",), seeds=1, jobs=1, train=False,
+        choices=choices_in(tmp_path, like=like), storage=Storage(out=tmp_path / "out"),
+    )  # fmt: skip
+    written = reproduce(wanted)["table2"] / "choices.json"
+    assert read_choices(written).like == like
+    reproduce(replace(wanted, choices=None))
+    assert read_choices(written).like == like
+
+
+@pytest.mark.parametrize(
+    ("like", "message"),
+    [
+        ({STREAM.key: {"SGD": "SDG"}}, "table2 has no row 'SDG' on 'split-digits'"),
+        ({"elsewhere": {"SGD": "SAM"}}, "table2 has no row 'SGD' on 'elsewhere'"),
+        ({STREAM.key: {"SGD": 1}}, "give a choices.json that"),
+        ([], "give a choices.json that"),
+    ],
+)
+def test_rows_that_settings_are_taken_from_are_checked(like, message, tmp_path, capsys):
+    path = choices_in(tmp_path, like=like)
     words = ["reproduce", "table2", "--scale", "smoke", "--out", str(tmp_path / "out"), "--choices", str(path)]
     assert cli.main(words) == 2
     assert message in " ".join(capsys.readouterr().err.split())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from outcomes import lifelong_outcome
 
 from lookbehind.experiments.lifelong_pictures import lifelong_pictures
@@ -88,6 +90,16 @@ def test_the_page_says_where_settings_come_from_and_how_many_images_there_were()
     assert "test images of all tasks, so too good" in paper.note
     (searched, _) = experiment("table2").show(findings()).tables
     assert "earlier" not in searched.note
+
+
+def test_a_row_whose_settings_were_not_searched_says_whose_they_are():
+    before = choice(**{"SGD": "sgd:lr=0.1", "ER + SGD": "er+sgd:lr=0.1"})
+    found = findings(("sgd:lr=0.1", 2), ("er+sgd:lr=0.1", 2), before=before)
+    found = replace(found, before=replace(found.before, like={TASK.key: {"ER + SGD": "SGD"}}))
+    for table in experiment("table2").show(found).tables:
+        settings = {line[0]: line[table.heads.index("settings")] for line in table.lines}
+        assert settings["SGD"] == "lr 0.1"
+        assert settings["ER + SGD"] == "lr 0.1 (not searched: as SGD)"
 
 
 def test_a_run_on_fewer_images_says_so():

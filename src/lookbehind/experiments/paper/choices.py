@@ -21,6 +21,8 @@ class Choices:
 
     experiment: str
     chosen: Chosen = field(default_factory=dict)
+    like: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Rows whose settings were not searched but taken from another row, by the key of the task: row, other row."""
 
     def of(self, task: str, protocol: str, row: str) -> str | None:
         """The method with its settings; None where nothing was chosen."""
@@ -36,6 +38,11 @@ class Choices:
                 raise ValueError(f"choices={file}: {self.experiment} has no row {row!r} on {key!r} at this scale")
             if one not in rows[row]:
                 raise ValueError(f"choices={file}: {one!r} is none of the settings of {row!r}: {', '.join(rows[row])}")
+        for key, borrowed in self.like.items():
+            known = [arm.name for arm in tasks.get(key, ())]
+            for name in (*borrowed, *borrowed.values()):
+                if name not in known:
+                    raise ValueError(f"choices={file}: {self.experiment} has no row {name!r} on {key!r} at this scale")
 
     def _each(self) -> Iterator[tuple[str, str, str, str]]:
         for key, protocols in self.chosen.items():
@@ -51,8 +58,9 @@ def read_choices(file: Path) -> Choices:
     """The choices in a file that ``write_choices`` wrote."""
     try:
         found: Any = json.loads(Path(file).read_text())
-        choices = Choices(str(found["experiment"]), found["chosen"])
-        if not all(isinstance(word, str) for words in choices._each() for word in words):
+        choices = Choices(str(found["experiment"]), found["chosen"], found.get("like", {}))
+        borrowed = [pair for rows in choices.like.values() for pair in rows.items()]
+        if not all(isinstance(word, str) for words in (*choices._each(), *borrowed) for word in words):
             raise TypeError("a name that is no text")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -64,13 +72,16 @@ def read_choices(file: Path) -> Choices:
 
 def write_choices(file: Path, choices: Choices) -> None:
     """As a file; rows that it has and of which nothing is known now stay, for the runs of their search may be gone."""
-    before = read_choices(file).chosen if file.exists() else {}
+    before = read_choices(file) if file.exists() else NOTHING
     chosen = {
         task: {
-            protocol: {**before.get(task, {}).get(protocol, {}), **rows}
+            protocol: {**before.chosen.get(task, {}).get(protocol, {}), **rows}
             for protocol, rows in choices.chosen[task].items()
         }
         for task in choices.chosen
     }
+    like = {task: {**before.like.get(task, {}), **choices.like.get(task, {})} for task in chosen}
+    like = {task: rows for task, rows in like.items() if rows}
+    found = {"experiment": choices.experiment, "chosen": chosen, **({"like": like} if like else {})}
     with written_whole(file) as out:
-        out.write(json.dumps({"experiment": choices.experiment, "chosen": chosen}, indent=2).encode() + b"\n")
+        out.write(json.dumps(found, indent=2).encode() + b"\n")

@@ -121,6 +121,11 @@ class Findings:
         runs = Arm("", (candidate,)).runs(task, seeds)
         return Cell(candidate, tuple(self.known[run.id] for run in runs if run.id in self.known), len(seeds))
 
+    def settings_of(self, task: Task, cell: Cell, row: str) -> str:
+        """Of a row's cell, and which other row they were taken from, where they were."""
+        other = self.before.like.get(task.key, {}).get(row)
+        return cell.settings if other is None else f"{cell.settings} (not searched: as {other})"
+
     def best(
         self, task: Task, arm: Arm, by: str | Callable[[Outcome], float | None], *, least: bool = False
     ) -> Cell | None:
@@ -171,7 +176,7 @@ def choices_of(name: str, findings: Findings, arms: Callable[[Task, Scale], list
             rows = [arm for arm in arms(task, findings.scale) if len(arm.candidates) > 1]
             best = {arm.name: findings.choice(task, arm, PROTOCOLS[protocol]) for arm in rows}
             found.setdefault(task.key, {})[protocol] = {row: one for row, one in best.items() if one is not None}
-    return Choices(name, found)
+    return Choices(name, found, findings.before.like)
 
 
 def measure(name: str, *path: Any) -> Callable[[Outcome], float | None]:
