@@ -434,6 +434,8 @@ def test_the_rows_of_the_frontier_cost_what_they_say():
     assert [one.partition(",")[0] for one in arms["SAM"].candidates] == [
         f"sam:rho={rho}" for rho in (0.05, 0.1, 0.2, 0.3)
     ]
+    rhos = [arms[name].candidates for name in ("Lookbehind-SAM", "SAM, matched step")]
+    assert [[one.partition(",")[0].partition("=")[2] for one in row] for row in rhos] == [["0.05", "0.1", "0.2"]] * 2
     assert arms["SAM, gradient repeated"].candidates[1] == "repeat-sam:rho=0.15,k=5,alpha=0.5"
     assert arms["Lookbehind, last half"].candidates[0] == "sam+lookbehind-sam@15:rho=0.1,k=5,alpha=0.5"
 

@@ -74,7 +74,7 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
         Arm("Lookbehind, adaptive", (written("lookbehind-sam", rho=first, k=k, alpha=ADAPTIVE),)),
         Arm(
             "SAM, matched step",
-            tuple(written("sam-matched", rho=rho, k=k, alpha=ALPHA) for rho in (first, larger[0])),
+            tuple(written("sam-matched", rho=rho, k=k, alpha=ALPHA) for rho in (first, *larger)),
         ),
         Arm("SAM, as many gradients", tuple(written("sam", rho=rho, **stretched(task, (k + 1) / 2)) for rho in larger)),
         switching("Lookbehind, last quarter", 0.75, "sam", "lookbehind-sam"),
