@@ -13,6 +13,7 @@ import lookbehind as lb
 from lookbehind.bench.memory import buffers_used
 from lookbehind.optim.descent import repeat
 from lookbehind.optim.interpolation import adaptive, constant
+from lookbehind.optim.weights import Scratch
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -211,3 +212,20 @@ def test_a_step_runs_on_the_meta_device_where_no_value_can_be_read(method):
     for _ in range(4):
         optimizer.step(closure_for(model, (inputs, targets)))
     assert optimizer.evaluations == 4 * (ASCENTS.get(method, 3) + 1)
+
+
+def test_a_temporary_is_made_once_per_shape_and_never_outlives_a_larger_one():
+    """Views of one flat buffer: two shapes share it, and a larger tensor takes the smaller memory's place."""
+    scratch, small = Scratch(), torch.zeros(2, 3)
+    first = scratch.temporary(small)
+    assert scratch.temporary(torch.ones(2, 3)) is first
+    assert scratch.temporary(torch.zeros(3, 2)).data_ptr() == first.data_ptr()
+    image = torch.zeros(2, 4, 3, 3).to(memory_format=torch.channels_last)
+    large = scratch.temporary(image)
+    assert (large.shape, large.stride()) == (image.shape, image.stride())
+    again = scratch.temporary(small)
+    assert again is not first
+    assert again.data_ptr() == large.data_ptr()
+    assert scratch.temporary(small.double()).dtype == torch.float64
+    scratch.free()
+    assert scratch.temporary(small) is not again

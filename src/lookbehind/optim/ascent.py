@@ -215,6 +215,8 @@ def ascend(
         if scaling is not None:
             direction = torch.mul(scaling, scaling, out=scratch.temporary(scaling)).mul_(direction)
         if wide_origin is origin:
-            torch.addcmul(origin, direction.to(origin.dtype), scales[key], out=point)
+            if direction.dtype != origin.dtype:
+                direction = direction.to(origin.dtype)
+            torch.addcmul(origin, direction, scales[key], out=point)
         else:
             point.copy_(torch.addcmul(wide_origin, direction, scales[key]))

@@ -32,8 +32,8 @@ def real(tensor: Tensor) -> Tensor:
     """A tensor's numbers in this process: detached, the local shard of a DTensor, complex ones as pairs of reals."""
     if type(tensor) is not Tensor or tensor.requires_grad:
         tensor = tensor.detach()
-    if is_sharded(tensor):
-        tensor = tensor.to_local()  # type: ignore[attr-defined]
+        if is_sharded(tensor):
+            tensor = tensor.to_local()  # type: ignore[attr-defined]
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
@@ -114,6 +114,7 @@ class Scratch:
         self._parameters: list[Tensor] = []
         self._taken = 0
         self._temporaries: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._shaped: dict[tuple[object, ...], Tensor] = {}  # views of the above, by what they are like
 
     def open(self, parameters: Sequence[Tensor]) -> None:
         """Begin a step: every buffer is free again; buffers that do not fit the parameters are dropped."""
@@ -135,10 +136,18 @@ class Scratch:
 
     def temporary(self, like: Tensor) -> Tensor:
         """A buffer for one tensor, valid until the next call."""
+        key = (like.dtype, like.device, like.shape, like.stride())
+        shaped = self._shaped.get(key)
+        if shaped is None:
+            shaped = self._shaped[key] = self._shape_of(like)
+        return shaped
+
+    def _shape_of(self, like: Tensor) -> Tensor:
         key = (like.dtype, like.device)
         flat = self._temporaries.get(key)
         if flat is None or flat.numel() < like.numel():
             flat = self._temporaries[key] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
+            self._shaped.clear()  # they would keep the smaller memory alive
         dense = is_dense(like)
         return flat.as_strided(like.size(), like.stride()) if dense else flat[: like.numel()].view(like.size())
 
@@ -146,25 +155,26 @@ class Scratch:
         """Let all buffers go."""
         self._vectors.clear()
         self._temporaries.clear()
+        self._shaped.clear()
         self._parameters = []
 
 
 def _fits(buffer: Tensor, parameter: Tensor) -> bool:
-    parameter = parameter.detach()
+    kind = Tensor if type(parameter) in PLAIN else type(parameter.detach())
     return (
-        type(buffer) is type(parameter)
+        type(buffer) is kind
         and buffer.shape == parameter.shape
         and buffer.dtype == parameter.dtype
         and buffer.device == parameter.device
         and (buffer.stride() == parameter.stride() or not is_dense(parameter))
-        and getattr(buffer, "placements", None) == getattr(parameter, "placements", None)
+        and (kind is Tensor or getattr(buffer, "placements", None) == getattr(parameter, "placements", None))
     )
 
 
 def is_dense(tensor: Tensor) -> bool:
     """Do the elements fill their memory without gaps or overlap, in whatever order of dimensions?"""
-    if tensor.is_contiguous():
-        return True
+    if tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)):
+        return True  # nearly all are; what follows takes 30 times as long
     expected = 1
     for stride, size in sorted(
         (stride, size) for stride, size in zip(tensor.stride(), tensor.size(), strict=True) if size != 1
