@@ -122,6 +122,24 @@ def test_the_authors_way_gives_the_same_weights(name):
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
+def test_gradients_at_hand_are_those_of_a_pass_and_stay_as_they_are(adaptive):
+    """Whoever steps with them; so they are the same in every repetition."""
+    problem = problems(tiny=True)["resnet"]
+    model, closure = problem.fresh()
+    loss = closure()
+    for make in peers(adaptive).values():
+        copied, hand_out = problem.at_hand()
+        assert all(p.grad is None for p in copied.parameters())
+        assert hand_out() == loss
+        copied.zero_grad()
+        make(copied, hand_out)()
+        hand_out()
+        for parameter, other in zip(model.parameters(), copied.parameters(), strict=True):
+            assert torch.equal(parameter.grad, other.grad)
+            assert not torch.equal(parameter, other) or not parameter.grad.any()
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
 def test_peers_take_the_same_step(adaptive):
     """Up to float32 and what they add to the norm."""
     problem = problems(tiny=True)["mlp"]

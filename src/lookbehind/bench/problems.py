@@ -41,6 +41,22 @@ class Problem:
 
         return model, closure
 
+    def at_hand(self) -> tuple[nn.Module, Callable[[], Tensor]]:
+        """A copy of the network, and a pass that takes no time: it hands out gradients that were computed before."""
+        model, closure = self.fresh()
+        loss = closure().detach()
+        known = [(p, p.grad) for p in model.parameters()]
+        model.zero_grad()
+
+        def hand_out() -> Tensor:
+            mark()
+            for parameter, gradient in known:
+                parameter.grad = gradient
+            mark()
+            return loss
+
+        return model, hand_out
+
     @property
     def parameters(self) -> int:
         """How many."""

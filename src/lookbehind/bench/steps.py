@@ -32,14 +32,14 @@ AUTHORS = {"resnet": 1.75, "convnet": 1.75, "mlp": 2.0}
 GROWTH = (2, 3, 5, 8, 12, 20)
 
 
-def in_turn(problem: Problem, makes: Mapping[str, Make], effort: Effort) -> list[Times]:
-    """Works that take turns on one network, a new one in every round.
+def in_turn(problem: Problem, makes: Mapping[str, Make], effort: Effort, *, passes: bool = True) -> list[Times]:
+    """Works that take turns on one network, a new one in every round; without passes, their gradients are at hand.
 
     On networks of their own equal works differ by some percent, by where the weights happen to lie.
     """
 
     def works() -> dict[str, Work]:
-        model, closure = problem.fresh()
+        model, closure = problem.fresh() if passes else problem.at_hand()
         return {name: make(model, closure) for name, make in makes.items()}
 
     return in_rounds(works, effort)
@@ -148,11 +148,15 @@ def _double(inputs: Tensor) -> Tensor:
 
 
 def against_the_peers(problem: Problem, effort: Effort) -> Iterator[Measured]:
-    """Our SAM and ASAM over the fastest of the others; and the fastest over itself, for the spread."""
+    """Our SAM and ASAM over the fastest of the others; and the fastest over itself, for the spread.
+
+    With the gradients at hand as well: then nothing is measured but the code of the optimizers, with the weights in the
+    caches as far as they fit.
+    """
     for name, adaptive in (("SAM", False), ("ASAM", True)):
         makes = peers(adaptive)
         times = in_turn(problem, makes, effort)
-        fastest = min(makes.keys() - set(OURS), key=lambda peer: median([least(some[peer]) for some in times]))
+        fastest = _fastest(makes, times)
         again = in_turn(problem, dict.fromkeys((fastest, "again"), makes[fastest]), effort)
         room = uncertainty(again, "again", fastest)
         for mine in OURS:
@@ -161,3 +165,12 @@ def against_the_peers(problem: Problem, effort: Effort) -> Iterator[Measured]:
             between = [between_passes(together(times, one)) for one in (mine, fastest)]
             yield Measured(f"the same, only between the passes: {mine}", problem.name, between[0] / between[1])
         yield ratio(again, "again", fastest, f"{name}: {fastest} / itself", problem.name)
+        bare = in_turn(problem, makes, effort, passes=False)
+        quickest = _fastest(makes, bare)
+        for mine in OURS:
+            what = f"{name}, gradients at hand: {mine} / the fastest peer ({quickest})"
+            yield ratio(bare, mine, quickest, what, problem.name)
+
+
+def _fastest(makes: Mapping[str, Make], times: Sequence[Times]) -> str:
+    return min(makes.keys() - set(OURS), key=lambda peer: median([least(some[peer]) for some in times]))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookbehind.optim.weights import ALONE, Scratch, Vector, is_dense, real, references
+from lookbehind.optim.weights import ALONE, PLAIN, Scratch, Vector, is_dense, real, references
 
 
 def aside(tensor: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ class Exchange:
 
 def _fills_a_storage_of_its_own(parameter: Tensor) -> bool:
     """May the parameter be pointed at another storage, without anyone noticing?"""
-    if type(parameter) not in (torch.nn.Parameter, Tensor) or parameter.device.type != "cpu":
+    if type(parameter) not in PLAIN or not parameter.is_cpu:
         return False
     if parameter.layout is not torch.strided or parameter.is_complex():
         return False

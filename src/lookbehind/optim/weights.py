@@ -188,7 +188,9 @@ def is_dense(tensor: Tensor) -> bool:
 def overlapping(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
     """Two tensors that have elements of the same memory, if there are any (dense ones; others are not looked into)."""
     by_storage: dict[int, list[tuple[int, Tensor]]] = {}
-    for number, tensor in enumerate(map(real, tensors)):
+    for number, tensor in enumerate(tensors):
+        if type(tensor) not in PLAIN or tensor.is_complex():
+            tensor = real(tensor)
         by_storage.setdefault(tensor.untyped_storage()._cdata, []).append((number, tensor))
     for members in by_storage.values():
         if len(members) == 1:
