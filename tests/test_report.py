@@ -119,6 +119,8 @@ def test_numbers_as_people_read_them():
     assert joined(["a", "b", "c"]) == "a, b and c"
     assert joined(list("abcdef"), most=3) == "a, b and 4 more"
     assert folded(LONG, 20) == ["lookbehind-asam:", "k=10,alpha=adaptive"]
+    assert folded("Lookahead-C-MAML (1 of 3 seeds)", 26) == ["Lookahead-C-MAML (1 of 3 ", "seeds)"]
+    assert folded("12345 78", 7) == ["12345 ", "78"]
     assert "".join(folded(HOSTILE * 3, 7)) == HOSTILE * 3
     assert max(map(len, folded(HOSTILE * 3, 7))) == 7
 

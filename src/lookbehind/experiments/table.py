@@ -122,14 +122,15 @@ def joined(names: Sequence[str], most: int = 5) -> str:
 
 
 def folded(label: str, width: int) -> list[str]:
-    """The label in lines of at most ``width`` characters, broken after a colon, comma or plus where there is one."""
+    """The label in lines of at most ``width`` characters, broken after a colon, comma, plus or space."""
     lines = [""]
     for part in re.findall(r"[^:,+]*[:,+]?", "".join(c if c.isprintable() else "�" for c in label)):
         rest = part
         if len(lines[-1]) + len(rest) > width and lines[-1]:
             lines.append("")
         while len(rest) > width:
-            lines[-1], rest = rest[:width], rest[width:]
+            end = rest.rfind(" ", 0, width) + 1 or width
+            lines[-1], rest = rest[:end], rest[end:]
             lines.append("")
         lines[-1] += rest
     return lines
