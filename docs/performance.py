@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from lookbehind.bench.run import growth_rounds
 from lookbehind.bench.timing import Measured
 
 PAGE = Path(__file__).parent / "performance.md"
@@ -24,11 +25,12 @@ def put(directory: Path) -> None:
     also = sum(replace(one, value=one.whole or one.value).reached or False for one in judged)
     kept = "glibc keeps its memory" if about["keeps_memory"] else "the C library's allocator as it is"
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    growth = growth_rounds(about["rounds"])
     words = (
         f"{sum(one.reached or False for one in judged)} of {len(judged)} of what was wanted is reached; by whole times "
-        f"{also}. {about['rounds']} rounds (3 for growth and sharpness) of {about['repetitions']} repetitions and "
-        f"{about['seconds']:g} seconds or more, {about['threads']} thread, {kept}. {versions}; {about['machine']}; "
-        f"{about['when']}."
+        f"{also}. {about['rounds']} rounds ({growth} for growth, at most 3 for sharpness) of {about['repetitions']} "
+        f"repetitions and {about['seconds']:g} seconds or more, {about['threads']} thread, {kept}. {versions}; "
+        f"{about['machine']}; {about['when']}."
     )
     table = (directory / "results.md").read_text().strip()
     text, replaced = re.subn(

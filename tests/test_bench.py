@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from itertools import count
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from lookbehind.bench import steps, timing
 from lookbehind.bench.peers import peers
 from lookbehind.bench.problems import problems
-from lookbehind.bench.run import PARTS, Bench, bench, cells
+from lookbehind.bench.run import PARTS, Bench, bench, cells, growth_rounds
 from lookbehind.bench.steps import authors_step, between, difference_to_the_authors, floor, in_turn, lookbehind_step
 from lookbehind.bench.timing import Effort, Measured, in_rounds, interleaved, ratio, uncertainty
 
@@ -121,6 +122,23 @@ def test_the_authors_way_gives_the_same_weights(name):
     assert difference_to_the_authors(problems(tiny=True)[name], 3) < 1e-12
 
 
+def test_without_passes_no_network_is_evaluated(monkeypatch):
+    problem = problems(tiny=True)["mlp"]
+    makes = {"ours": partial(steps.lookbehind_step, k=2)}
+    calls = []
+    forward = type(problem.network).forward
+    monkeypatch.setattr(type(problem.network), "forward", lambda *given: calls.append(1) or forward(*given))
+    (times,) = steps.in_turn(problem, makes, Effort(1, 3), passes=False)
+    assert len(calls) == 1  # for the gradients that are handed out
+    assert [len(pieces) for pieces in times["ours"]] == [7] * 3  # three passes, and four pieces around them
+    steps.in_turn(problem, makes, Effort(1, 3))
+    assert len(calls) == 1 + 3 * 4
+
+
+def test_rounds_of_the_growth():
+    assert [growth_rounds(rounds) for rounds in (1, 2, 3, 5, 10)] == [1, 2, 3, 3, 6]
+
+
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_gradients_at_hand_are_those_of_a_pass_and_stay_as_they_are(adaptive):
     """Whoever steps with them; so they are the same in every repetition."""
@@ -132,7 +150,9 @@ def test_gradients_at_hand_are_those_of_a_pass_and_stay_as_they_are(adaptive):
         assert all(p.grad is None for p in copied.parameters())
         assert hand_out() == loss
         copied.zero_grad()
-        make(copied, hand_out)()
+        step = make(copied, hand_out)
+        step()
+        step()  # the momentum of the first must be no alias of the gradient
         hand_out()
         for parameter, other in zip(model.parameters(), copied.parameters(), strict=True):
             assert torch.equal(parameter.grad, other.grad)
@@ -171,6 +191,7 @@ def test_all_parts_run_and_are_written(tmp_path):
     assert signed
     assert all(math.isfinite(one.value) for one in signed)
     assert all(one.value > 0 for one in found if one not in signed)
+    assert sum("gradients at hand: ours" in one.what for one in found) == 2 * 2 * 4
     content = json.loads((tmp_path / "results.json").read_text())
     assert len(content["measured"]) == len(found)
     assert content["about"]["tiny"] is True

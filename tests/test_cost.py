@@ -227,5 +227,8 @@ def test_a_temporary_is_made_once_per_shape_and_never_outlives_a_larger_one():
     assert again is not first
     assert again.data_ptr() == large.data_ptr()
     assert scratch.temporary(small.double()).dtype == torch.float64
+    assert scratch.temporary(small.to("meta")).is_meta
+    column = scratch.temporary(torch.zeros(3, 2).t())
+    assert (column.shape, column.stride()) == (small.shape, (1, 2))
     scratch.free()
     assert scratch.temporary(small) is not again

@@ -212,6 +212,10 @@ def test_settings_that_were_taken_from_another_row_stay_marked(tmp_path):
     assert read_choices(written).like == like
     reproduce(replace(wanted, choices=None))
     assert read_choices(written).like == like
+    # until the row is searched
+    reproduce(replace(wanted, choices=None, train=True))
+    assert read_choices(written).like == {}
+    assert read_choices(written).of(STREAM.key, "honest", "SGD") is not None
 
 
 @pytest.mark.parametrize(
@@ -220,6 +224,7 @@ def test_settings_that_were_taken_from_another_row_stay_marked(tmp_path):
         ({STREAM.key: {"SGD": "SDG"}}, "table2 has no row 'SDG' on 'split-digits'"),
         ({"elsewhere": {"SGD": "SAM"}}, "table2 has no row 'SGD' on 'elsewhere'"),
         ({STREAM.key: {"SGD": 1}}, "give a choices.json that"),
+        ({STREAM.key: {"SGD": "SGD"}}, "'SGD' is like itself; name the row that its settings are of"),
         ([], "give a choices.json that"),
     ],
 )
@@ -229,6 +234,14 @@ def test_rows_that_settings_are_taken_from_are_checked(like, message, tmp_path, 
     assert cli.main(words) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
+
+
+def test_settings_that_are_said_to_be_another_rows_are(tmp_path, capsys):
+    chosen = {STREAM.key: {"honest": {"SGD": "sgd:lr=0.1", "ER + SGD": "er+sgd:lr=0.03"}}}
+    path = choices_in(tmp_path, chosen, like={STREAM.key: {"SGD": "ER + SGD"}})
+    assert cli.main(["reproduce", "table2", "--scale", "smoke", "--choices", str(path)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "'SGD' is said to have the settings of 'ER + SGD', but it has 'sgd:lr=0.1' where that has" in said
 
 
 def test_a_file_of_choices_that_is_not_there_or_of_a_figure(tmp_path, capsys):

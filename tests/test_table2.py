@@ -100,6 +100,13 @@ def test_a_row_whose_settings_were_not_searched_says_whose_they_are():
         settings = {line[0]: line[table.heads.index("settings")] for line in table.lines}
         assert settings["SGD"] == "lr 0.1"
         assert settings["ER + SGD"] == "lr 0.1 (not searched: as SGD)"
+    # of the protocol whose settings are in the file
+    half = {TASK.key: {"honest": found.before.chosen[TASK.key]["honest"]}}
+    searched = findings(("er+sgd:lr=0.1", 2), ("er+sgd:lr=0.03", 2), before=half)
+    searched = replace(searched, before=replace(searched.before, like=found.before.like))
+    tables = experiment("table2").show(searched).tables
+    lines = [next(line for line in table.lines if line[0] == "ER + SGD") for table in tables]
+    assert ["not searched" in line[tables[0].heads.index("settings")] for line in lines] == [True, False]
 
 
 def test_a_run_on_fewer_images_says_so():

@@ -110,7 +110,7 @@ def _on(part: str, problem: Problem, effort: Effort, tiny: bool) -> Iterable[Mea
     if part == "steps":
         return steps.against_the_floor(problem, (1, 2) if tiny else (1, 2, 5, 10), effort)
     if part == "growth":
-        fewer = replace(effort, rounds=max(1, effort.rounds * 3 // 5))  # twelve works take turns, some of them long
+        fewer = replace(effort, rounds=growth_rounds(effort.rounds))
         return steps.growth(problem, (2, 3) if tiny else steps.GROWTH, fewer)
     if part == "authors":
         k = 2 if tiny else 10
@@ -122,6 +122,11 @@ def _on(part: str, problem: Problem, effort: Effort, tiny: bool) -> Iterable[Mea
         )
         return [same, steps.against_the_authors(problem, k, effort)]
     return steps.against_the_peers(problem, effort)
+
+
+def growth_rounds(rounds: int) -> int:
+    """Of the growth, where twelve works take turns, some of them long: three fifths, but three if there are three."""
+    return max(min(rounds, 3), rounds * 3 // 5)
 
 
 def lines(found: Iterable[Measured]) -> list[str]:

@@ -129,7 +129,7 @@ def folded(label: str, width: int) -> list[str]:
         if len(lines[-1]) + len(rest) > width and lines[-1]:
             lines.append("")
         while len(rest) > width:
-            end = rest.rfind(" ", 0, width) + 1 or width
+            end = rest.rfind(" ", 1, width) + 1 or width
             lines[-1], rest = rest[:end], rest[end:]
             lines.append("")
         lines[-1] += rest

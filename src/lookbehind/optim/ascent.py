@@ -79,8 +79,9 @@ class Rule(Protocol):
             leaf: the parameter.
             slow: its values before the step.
             point: its values where the gradient was taken.
-            room: gives scratch memory like a tensor, to put ``T`` in; valid until it is asked again. A tensor of any
-                other memory is left as it is.
+            room: gives scratch memory like a tensor, to put ``T`` in; valid until it is asked again, and the same
+                tensor object each time, so change nothing of it but its values. A tensor of any other memory is left
+                as it is.
         """
         ...
 

@@ -123,6 +123,7 @@ class Scratch:
         for vector in self._vectors[:1]:
             if len(vector) != len(self._parameters) or not all(map(_fits, vector, self._parameters)):
                 self._vectors.clear()
+                self._shaped.clear()  # of shapes that may never come again
         # whoever kept a buffer (a base optimizer its gradient, a closure a state dict) may have it
         if any(references(real(buffer).untyped_storage()) > ALONE for vector in self._vectors for buffer in vector):
             self._vectors.clear()

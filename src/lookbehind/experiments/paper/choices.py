@@ -40,9 +40,26 @@ class Choices:
                 raise ValueError(f"choices={file}: {one!r} is none of the settings of {row!r}: {', '.join(rows[row])}")
         for key, borrowed in self.like.items():
             known = [arm.name for arm in tasks.get(key, ())]
-            for name in (*borrowed, *borrowed.values()):
-                if name not in known:
-                    raise ValueError(f"choices={file}: {self.experiment} has no row {name!r} on {key!r} at this scale")
+            for row, other in borrowed.items():
+                for name in (row, other):
+                    if name not in known:
+                        raise ValueError(
+                            f"choices={file}: {self.experiment} has no row {name!r} on {key!r} at this scale"
+                        )
+                if row == other:
+                    raise ValueError(f"choices={file}: {row!r} is like itself; name the row that its settings are of")
+                self._check_taken(key, row, other, file)
+
+    def _check_taken(self, key: str, row: str, other: str, file: Path) -> None:
+        """One of the two may have a setting more; those that both have are the same."""
+        for protocol in self.chosen.get(key, {}):
+            pair = [self.of(key, protocol, name) for name in (row, other)]
+            mine, theirs = ({*(one or "").partition(":")[2].split(",")} - {""} for one in pair)
+            if None not in pair and not (mine <= theirs or theirs <= mine):
+                raise ValueError(
+                    f"choices={file}: {row!r} is said to have the settings of {other!r}, but it has {pair[0]!r} where "
+                    f"that has {pair[1]!r}"
+                )
 
     def _each(self) -> Iterator[tuple[str, str, str, str]]:
         for key, protocols in self.chosen.items():
@@ -80,8 +97,12 @@ def write_choices(file: Path, choices: Choices) -> None:
         }
         for task in choices.chosen
     }
-    like = {task: {**before.like.get(task, {}), **choices.like.get(task, {})} for task in chosen}
-    like = {task: rows for task, rows in like.items() if rows}
+    like: dict[str, dict[str, str]] = {}
+    for task, protocols in choices.chosen.items():
+        new = {row for rows in protocols.values() for row in rows}  # chosen now: what was said of them before is over
+        kept = {row: other for row, other in before.like.get(task, {}).items() if row not in new}
+        if marked := {**kept, **choices.like.get(task, {})}:
+            like[task] = marked
     found = {"experiment": choices.experiment, "chosen": chosen, **({"like": like} if like else {})}
     with written_whole(file) as out:
         out.write(json.dumps(found, indent=2).encode() + b"\n")

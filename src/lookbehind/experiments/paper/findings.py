@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -121,10 +121,11 @@ class Findings:
         runs = Arm("", (candidate,)).runs(task, seeds)
         return Cell(candidate, tuple(self.known[run.id] for run in runs if run.id in self.known), len(seeds))
 
-    def settings_of(self, task: Task, cell: Cell, row: str) -> str:
+    def settings_of(self, task: Task, cell: Cell, arm: Arm, protocol: str) -> str:
         """Of a row's cell, and which other row they were taken from, where they were."""
-        other = self.before.like.get(task.key, {}).get(row)
-        return cell.settings if other is None else f"{cell.settings} (not searched: as {other})"
+        other = self.before.like.get(task.key, {}).get(arm.name)
+        searched = len(arm.candidates) > 1 and self.before.of(task.key, protocol, arm.name) is None
+        return cell.settings if other is None or searched else f"{cell.settings} (not searched: as {other})"
 
     def best(
         self, task: Task, arm: Arm, by: str | Callable[[Outcome], float | None], *, least: bool = False
@@ -176,7 +177,17 @@ def choices_of(name: str, findings: Findings, arms: Callable[[Task, Scale], list
             rows = [arm for arm in arms(task, findings.scale) if len(arm.candidates) > 1]
             best = {arm.name: findings.choice(task, arm, PROTOCOLS[protocol]) for arm in rows}
             found.setdefault(task.key, {})[protocol] = {row: one for row, one in best.items() if one is not None}
-    return Choices(name, found, findings.before.like)
+    return Choices(name, found, {key: _still_taken(findings, key, rows) for key, rows in found.items()})
+
+
+def _still_taken(findings: Findings, key: str, chosen: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Rows whose settings are another row's, and that have not been searched by any protocol since."""
+    before = findings.before
+    return {
+        row: other
+        for row, other in before.like.get(key, {}).items()
+        if all(before.of(key, protocol, row) is not None for protocol, rows in chosen.items() if row in rows)
+    }
 
 
 def measure(name: str, *path: Any) -> Callable[[Outcome], float | None]:

@@ -149,7 +149,8 @@ def _table(task: Task, protocol: str, rows: Sequence[Arm], findings: Findings) -
         keys = ("test_accuracy", "forgetting", lambda one: -one.end["backward_transfer"], "learning_accuracy")
         ours = [with_std(cell.spread(key), accuracy) for key in keys]
         ours[0] += words
-        lines.append([arm.name, *ours, *theirs, findings.settings_of(task, cell, arm.name), count(cell.gradients)])
+        settings = findings.settings_of(task, cell, arm, protocol)
+        lines.append([arm.name, *ours, *theirs, settings, count(cell.gradients)])
         images |= {outcome.end["images_per_task"] for outcome in cell.outcomes}
     learned = (
         f" {' or '.join(map(count, sorted(images)))} training images per task (the paper: 2,250)." if images else ""

@@ -56,7 +56,8 @@ def _table(task: Task, protocol: str, rows: Sequence[Arm], numbers: Numbers, fin
             continue
         ours = with_std(cell.spread(REPORTED[protocol]), accuracy) + words
         again = with_std(cell.spread("recalibrated_test_accuracy"), accuracy)
-        lines.append([arm.name, ours, again, said, cell.settings, count(cell.gradients)])
+        settings = findings.settings_of(task, cell, arm, protocol)
+        lines.append([arm.name, ours, again, said, settings, count(cell.gradients)])
     return Grid(f"{task.title}, {protocol} protocol", SAID[protocol], heads, lines)
 
 
