@@ -1,6 +1,6 @@
 """Put what `lookbehind bench` measured into docs/performance.md: python docs/performance.py out/bench
 
-The table between the two marks is replaced; what is written by hand around it stays as it is.
+The tables between the two marks are replaced; what is written by hand around them stays as it is.
 """
 
 import json
@@ -26,15 +26,17 @@ def put(directory: Path) -> None:
     kept = "glibc keeps its memory" if about["keeps_memory"] else "the C library's allocator as it is"
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     growth = growth_rounds(about["rounds"])
+    reached = sum(one.reached or False for one in judged)
     words = (
-        f"{sum(one.reached or False for one in judged)} of {len(judged)} of what was wanted is reached; by whole times "
-        f"{also}. {about['rounds']} rounds ({growth} for growth, at most 3 for sharpness) of {about['repetitions']} "
-        f"repetitions and {about['seconds']:g} seconds or more, {about['threads']} thread, {kept}. {versions}; "
-        f"{about['machine']}; {about['when']}."
+        f"{reached} of {len(judged)} of what was wanted is reached; by whole times {also}. In brackets what must be "
+        f"reached; bold is not. {about['rounds']} rounds ({growth} for growth, at most 3 for sharpness) of "
+        f"{about['repetitions']} repetitions and {about['seconds']:g} seconds or more, {about['threads']} thread, "
+        f"{kept}. {versions}; {about['machine']}; {about['when']}."
     )
-    table = (directory / "results.md").read_text().strip()
+    short, every_row = (directory / "results.md").read_text().strip().split("\n\nAll rows:\n\n")
+    folded = f'<details markdown="1"><summary>All rows</summary>\n\n{every_row}\n\n</details>'
     text, replaced = re.subn(
-        f"(?s){BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{words}\n\n{table}\n\n{END}", PAGE.read_text()
+        f"(?s){BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{words}\n\n{short}\n\n{folded}\n\n{END}", PAGE.read_text()
     )
     if replaced != 1:
         raise SystemExit(f"{PAGE}: lacks {BEGIN} or {END}")

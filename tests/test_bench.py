@@ -13,8 +13,9 @@ import torch
 from lookbehind.bench import steps, timing
 from lookbehind.bench.peers import peers
 from lookbehind.bench.problems import problems
-from lookbehind.bench.run import PARTS, Bench, bench, cells, growth_rounds
+from lookbehind.bench.run import PARTS, Bench, bench, growth_rounds
 from lookbehind.bench.steps import authors_step, between, difference_to_the_authors, floor, in_turn, lookbehind_step
+from lookbehind.bench.tables import cells, overview
 from lookbehind.bench.timing import Effort, Measured, in_rounds, interleaved, ratio, uncertainty
 
 
@@ -195,9 +196,35 @@ def test_all_parts_run_and_are_written(tmp_path):
     content = json.loads((tmp_path / "results.json").read_text())
     assert len(content["measured"]) == len(found)
     assert content["about"]["tiny"] is True
-    assert (tmp_path / "results.md").read_text().count("\n") == len(found) + 2
+    page = (tmp_path / "results.md").read_text()
+    assert all(sum(line.startswith(f"| {one.what} | {one.where} |") for line in page.splitlines()) for one in found)
+    assert page.startswith("|  | resnet | convnet | mlp | transformer |\n")
 
 
 def test_a_wrong_part_is_named():
     with pytest.raises(ValueError, match="only='speed'"):
         Bench(only=("speed",))
+
+
+def test_the_overview_has_a_column_per_network_and_what_must_be_reached():
+    found = [
+        Measured("a step", "one", 1.5, at_most=1.03),
+        Measured("a step", "two", 1.0),
+        Measured("not judged", "one", 1.0),
+        Measured("SAM: ours / the fastest peer (two calls)", "one", 0.9, at_most=1.0),
+        Measured("SAM: ours / the fastest peer (another, foreach)", "two", 1.25, at_most=1.0),
+        Measured("SAM, gradients at hand: ours / the fastest peer (two calls)", "two", 0.5),
+        Measured("buffers", "SAM", 1.0, at_most=1.2),
+        Measured("images", "CIFAR", 157963.0, at_least=30000),
+        Measured("import", "", 25.5, at_most=50, unit="ms"),
+    ]
+    heads, lines = overview(found, ("one", "two", "three"))
+    assert heads == ["", "one", "two"]
+    assert lines == [
+        ["a step", "**1.5** (≤\u00a01.03)", "1"],
+        ["SAM: ours / the fastest peer", "0.9 (≤\u00a01)", "**1.25** (≤\u00a01)"],
+        ["SAM, gradients at hand: ours / the fastest peer, two", "0.5", ""],
+        ["buffers, SAM", "1 (≤\u00a01.2)", ""],
+        ["images, CIFAR", "157,963 (≥\u00a030,000)", ""],
+        ["import", "25.5 ms (≤\u00a050)", ""],
+    ]

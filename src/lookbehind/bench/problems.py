@@ -16,6 +16,7 @@ from lookbehind.models.convnet import StridedConvNet
 
 # small, so that hundreds of steps on one minibatch of noise stay finite
 LR, MOMENTUM, RHO, ALPHA = 1e-4, 0.9, 0.05, 0.5
+NETWORKS = ("resnet", "convnet", "mlp", "transformer")
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from lookbehind.bench import steps
 from lookbehind.bench.importing import importing
 from lookbehind.bench.memory import buffers
 from lookbehind.bench.pipeline import pipeline
-from lookbehind.bench.problems import Problem, problems
+from lookbehind.bench.problems import NETWORKS, Problem, problems
 from lookbehind.bench.sharpness import sharpness
+from lookbehind.bench.tables import lines
 from lookbehind.bench.timing import Effort, Measured
 from lookbehind.optim.checks import count, non_negative, one_of
 from lookbehind.training.allocator import keep_memory
 
-HEADS = ("what", "where", "measured", "quartiles", "whole times", "must reach", "")
 PARTS = ("steps", "authors", "peers", "growth", "memory", "sharpness", "pipeline", "import")
 
 
@@ -85,7 +85,7 @@ def _write(wanted: Bench, found: Iterable[Measured]) -> None:
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
     content = {"about": about, "measured": [{**asdict(one), "reached": one.reached} for one in found]}
-    files = {"results.json": json.dumps(content, indent=2), "results.md": "\n".join(lines(found)) + "\n"}
+    files = {"results.json": json.dumps(content, indent=2), "results.md": "\n".join(lines(found, NETWORKS)) + "\n"}
     write_files(wanted.out, files, figures=False)
 
 
@@ -127,21 +127,3 @@ def _on(part: str, problem: Problem, effort: Effort, tiny: bool) -> Iterable[Mea
 def growth_rounds(rounds: int) -> int:
     """Of the growth, where twelve works take turns, some of them long: three fifths, but three if there are three."""
     return max(min(rounds, 3), rounds * 3 // 5)
-
-
-def lines(found: Iterable[Measured]) -> list[str]:
-    """As a table of Markdown."""
-    from lookbehind.experiments.markdown import table_lines
-
-    return table_lines(HEADS, [*map(cells, found)])
-
-
-def cells(one: Measured) -> list[str]:
-    """A line of the table."""
-    whole = "" if one.whole is None else f"{one.whole:.3g}"
-    spread = "" if one.low is None or one.high is None else f"{one.low:.3g} to {one.high:.3g}"
-    wanted = f"<= {one.at_most:.4g}" if one.at_most is not None else ""
-    wanted = f">= {one.at_least:,.4g}" if one.at_least is not None else wanted
-    verdict = {True: "reached", False: "**not reached**", None: ""}[one.reached]
-    value = f"{one.value:,.0f}" if one.value >= 1000 else f"{one.value:.3g}"
-    return [one.what, one.where, f"{value} {one.unit}".strip(), spread, whole, wanted, verdict]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from lookbehind.bench.run import HEADS, bench, cells
+from lookbehind.bench.problems import NETWORKS
 from lookbehind.bench.run import Bench as Wanted
+from lookbehind.bench.run import bench
+from lookbehind.bench.tables import overview
 from lookbehind.commands.shared import say
 
 
@@ -29,9 +33,10 @@ class Bench:
         """Measure and print; the exit code tells nothing, for a busy machine is no error."""
         with console.status("measuring") as status:
             found = bench(self.bench, lambda what: status.update(f"measuring {what}"))
-        table = Table(*HEADS)
-        for one in found:
-            table.add_row(*cells(one))
+        heads, lines = overview(found, NETWORKS)
+        table = Table(*heads, caption="in brackets what must be reached; bold: not reached")
+        for line in lines:
+            table.add_row(*(Text.from_markup(re.sub(r"\*\*(.*)\*\*", r"[bold red]\1[/]", cell)) for cell in line))
         console.print(table)
         say(console, f"results  {self.bench.out / 'results.json'}, {self.bench.out / 'results.md'}")
         return 0
