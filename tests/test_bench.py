@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -228,3 +229,5 @@ def test_the_overview_has_a_column_per_network_and_what_must_be_reached():
         ["images, CIFAR", "157,963 (≥\u00a030,000)", ""],
         ["import", "25.5 ms (≤\u00a050)", ""],
     ]
+    # where nothing is wanted, everything is shown
+    assert len(overview([replace(one, at_most=None, at_least=None) for one in found], ("one", "two"))[1]) == 7

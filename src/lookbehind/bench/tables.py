@@ -21,9 +21,9 @@ def overview(found: Sequence[Measured], networks: Sequence[str]) -> tuple[list[s
     for one in found:
         by_what.setdefault(_without_peer(one.what), {})[one.where] = one
     columns = [name for name in networks if any(name in some for some in by_what.values())]
-    lines = []
+    lines, nothing_wanted = [], all(one.reached is None for one in found)
     for what, some in by_what.items():
-        judged = any(one.reached is not None for one in some.values())
+        judged = nothing_wanted or any(one.reached is not None for one in some.values())
         if not judged and not any(words in what for words in SHOWN_TOO):
             continue
         elsewhere = [one for where, one in some.items() if where not in columns]
