@@ -33,10 +33,9 @@ def put(directory: Path) -> None:
         f"{about['repetitions']} repetitions and {about['seconds']:g} seconds or more, {about['threads']} thread, "
         f"{kept}. {versions}; {about['machine']}; {about['when']}."
     )
-    short, every_row = (directory / "results.md").read_text().strip().split("\n\nAll rows:\n\n")
-    folded = f'<details markdown="1"><summary>All rows</summary>\n\n{every_row}\n\n</details>'
+    tables = (directory / "results.md").read_text().strip()
     text, replaced = re.subn(
-        f"(?s){BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{words}\n\n{short}\n\n{folded}\n\n{END}", PAGE.read_text()
+        f"(?s){BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{words}\n\n{tables}\n\n{END}", PAGE.read_text()
     )
     if replaced != 1:
         raise SystemExit(f"{PAGE}: lacks {BEGIN} or {END}")

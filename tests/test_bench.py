@@ -13,7 +13,7 @@ import torch
 
 from lookbehind.bench import steps, timing
 from lookbehind.bench.peers import peers
-from lookbehind.bench.problems import problems
+from lookbehind.bench.problems import NETWORKS, problems
 from lookbehind.bench.run import PARTS, Bench, bench, growth_rounds
 from lookbehind.bench.steps import authors_step, between, difference_to_the_authors, floor, in_turn, lookbehind_step
 from lookbehind.bench.tables import cells, overview
@@ -179,6 +179,7 @@ def test_peers_take_the_same_step(adaptive):
 
 def test_the_networks_are_of_the_sizes_that_were_asked_for():
     sizes = {name: problem.parameters for name, problem in problems().items()}
+    assert tuple(sizes) == NETWORKS
     assert sizes["convnet"] == 1_419_940
     assert 9.9e6 < sizes["mlp"] < 10.1e6
     assert sizes["resnet"] == 78_042
@@ -219,7 +220,7 @@ def test_the_overview_has_a_column_per_network_and_what_must_be_reached():
         Measured("images", "CIFAR", 157963.0, at_least=30000),
         Measured("import", "", 25.5, at_most=50, unit="ms"),
     ]
-    heads, lines = overview(found, ("one", "two", "three"))
+    heads, lines = overview(found, "**{}**".format, ("one", "two", "three"))
     assert heads == ["", "one", "two"]
     assert lines == [
         ["a step", "**1.5** (≤\u00a01.03)", "1"],
@@ -230,4 +231,5 @@ def test_the_overview_has_a_column_per_network_and_what_must_be_reached():
         ["import", "25.5 ms (≤\u00a050)", ""],
     ]
     # where nothing is wanted, everything is shown
-    assert len(overview([replace(one, at_most=None, at_least=None) for one in found], ("one", "two"))[1]) == 7
+    unjudged = [replace(one, at_most=None, at_least=None) for one in found]
+    assert len(overview(unjudged, str, ("one", "two"))[1]) == 7

@@ -14,7 +14,7 @@ from lookbehind.bench import steps
 from lookbehind.bench.importing import importing
 from lookbehind.bench.memory import buffers
 from lookbehind.bench.pipeline import pipeline
-from lookbehind.bench.problems import NETWORKS, Problem, problems
+from lookbehind.bench.problems import Problem, problems
 from lookbehind.bench.sharpness import sharpness
 from lookbehind.bench.tables import lines
 from lookbehind.bench.timing import Effort, Measured
@@ -85,7 +85,7 @@ def _write(wanted: Bench, found: Iterable[Measured]) -> None:
         "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
     content = {"about": about, "measured": [{**asdict(one), "reached": one.reached} for one in found]}
-    files = {"results.json": json.dumps(content, indent=2), "results.md": "\n".join(lines(found, NETWORKS)) + "\n"}
+    files = {"results.json": json.dumps(content, indent=2), "results.md": "\n".join(lines(found)) + "\n"}
     write_files(wanted.out, files, figures=False)
 
 

@@ -163,7 +163,8 @@ def against_the_peers(problem: Problem, effort: Effort) -> Iterator[Measured]:
             what = f"{name}: {mine} / the fastest peer ({fastest})"
             yield ratio(times, mine, fastest, what, problem.name, at_most=1.0 + room)
             between = [between_passes(together(times, one)) for one in (mine, fastest)]
-            yield Measured(f"the same, only between the passes: {mine}", problem.name, between[0] / between[1])
+            what = f"{name}, only between the passes: {mine} / the fastest peer ({fastest})"
+            yield Measured(what, problem.name, between[0] / between[1])
         yield ratio(again, "again", fastest, f"{name}: {fastest} / itself", problem.name)
         bare = in_turn(problem, makes, effort, passes=False)
         quickest = _fastest(makes, bare)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from lookbehind.bench.problems import NETWORKS
 from lookbehind.bench.timing import Measured
 
 HEADS = ("what", "where", "measured", "quartiles", "whole times", "must reach", "")
@@ -12,10 +13,15 @@ SHOWN_TOO = ("gradients at hand", "share of what is ours", "by what is ours", 'n
 """Rows of the overview without a limit of their own."""
 
 
-def overview(found: Sequence[Measured], networks: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+def overview(
+    found: Sequence[Measured], marked: Callable[[str], str], networks: Sequence[str] = NETWORKS
+) -> tuple[list[str], list[list[str]]]:
     """Heads and lines: what must be reached, a line for what was measured and a column for every network.
 
-    What is not reached is bold; what was measured once, for no network in particular, stands in the first column.
+    Args:
+        found: what was measured; what belongs to no network stands in the first column.
+        marked: makes a number stand out, for what is not reached.
+        networks: the columns, of which those that nothing was measured on are left out.
     """
     by_what: dict[str, dict[str, Measured]] = {}
     for one in found:
@@ -28,9 +34,9 @@ def overview(found: Sequence[Measured], networks: Sequence[str]) -> tuple[list[s
             continue
         elsewhere = [one for where, one in some.items() if where not in columns]
         if elsewhere or len(some) < 2:  # of methods, or of one network alone
-            lines += [[f"{what}, {one.where}".rstrip(", "), _short(one)] for one in some.values()]
+            lines += [[f"{what}, {one.where}".rstrip(", "), _short(one, marked)] for one in some.values()]
         else:
-            lines.append([what, *(_short(some[name]) if name in some else "" for name in columns)])
+            lines.append([what, *(_short(some[name], marked) if name in some else "" for name in columns)])
     return ["", *columns], [line + [""] * (len(columns) + 1 - len(line)) for line in lines]
 
 
@@ -39,8 +45,8 @@ def _without_peer(what: str) -> str:
     return re.sub(r"(the fastest peer) \([^)]*\)", r"\1", what)
 
 
-def _short(one: Measured) -> str:
-    value = f"**{_value(one)}**" if one.reached is False else _value(one)
+def _short(one: Measured, marked: Callable[[str], str]) -> str:
+    value = marked(_value(one)) if one.reached is False else _value(one)
     limit = _limit(one).replace("<= ", "≤\u00a0").replace(">= ", "≥\u00a0")  # short, and on one line
     return f"{value} ({limit})" if limit else value
 
@@ -67,11 +73,20 @@ def cells(one: Measured) -> list[str]:
     return [one.what, one.where, _value(one), spread, whole, _limit(one), verdict]
 
 
-def lines(found: Iterable[Measured], networks: Sequence[str]) -> list[str]:
-    """Both as tables of Markdown."""
+def lines(found: Iterable[Measured]) -> list[str]:
+    """Both as tables of Markdown, the second folded."""
     # matplotlib comes with it, which takes long to import and is not needed to parse a command
     from lookbehind.experiments.markdown import table_lines
 
     every = list(found)
-    heads, short = overview(every, networks)
-    return [*table_lines(heads, short), "", "All rows:", "", *table_lines(HEADS, [*map(cells, every)])]
+    heads, short = overview(every, "**{}**".format)
+    rows = table_lines(HEADS, [*map(cells, every)])
+    return [
+        *table_lines(heads, short),
+        "",
+        '<details markdown="1"><summary>All rows</summary>',
+        "",
+        *rows,
+        "",
+        "</details>",
+    ]

@@ -216,7 +216,7 @@ def ascend(
         if scaling is not None:
             direction = torch.mul(scaling, scaling, out=scratch.temporary(scaling)).mul_(direction)
         if wide_origin is origin:
-            if direction.dtype != origin.dtype:
+            if direction.dtype != origin.dtype:  # asked first: `to` takes a microsecond to do nothing
                 direction = direction.to(origin.dtype)
             torch.addcmul(origin, direction, scales[key], out=point)
         else:

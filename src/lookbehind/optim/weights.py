@@ -140,10 +140,10 @@ class Scratch:
         key = (like.dtype, like.device, like.shape, like.stride())
         shaped = self._shaped.get(key)
         if shaped is None:
-            shaped = self._shaped[key] = self._shape_of(like)
+            shaped = self._shaped[key] = self._view_like(like)
         return shaped
 
-    def _shape_of(self, like: Tensor) -> Tensor:
+    def _view_like(self, like: Tensor) -> Tensor:
         key = (like.dtype, like.device)
         flat = self._temporaries.get(key)
         if flat is None or flat.numel() < like.numel():
@@ -190,7 +190,7 @@ def overlapping(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
     """Two tensors that have elements of the same memory, if there are any (dense ones; others are not looked into)."""
     by_storage: dict[int, list[tuple[int, Tensor]]] = {}
     for number, tensor in enumerate(tensors):
-        if type(tensor) not in PLAIN or tensor.is_complex():
+        if type(tensor) not in PLAIN or tensor.is_complex():  # the others need not be detached, which costs more
             tensor = real(tensor)
         by_storage.setdefault(tensor.untyped_storage()._cdata, []).append((number, tensor))
     for members in by_storage.values():

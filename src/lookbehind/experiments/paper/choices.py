@@ -30,35 +30,38 @@ class Choices:
 
     def check(self, tasks: Mapping[str, Iterable[Arm]], protocols: Collection[str], file: Path) -> None:
         """Do the tasks and rows exist, and are these settings among those that they are searched over?"""
+        candidates = {key: {arm.name: arm.candidates for arm in arms} for key, arms in tasks.items()}
+
+        def candidates_of(key: str, row: str) -> tuple[str, ...]:
+            if row not in candidates.get(key, {}):
+                raise ValueError(f"choices={file}: {self.experiment} has no row {row!r} on {key!r} at this scale")
+            return candidates[key][row]
+
         for key, protocol, row, one in self._each():
             if protocol not in protocols:
                 raise ValueError(f"choices={file}: {protocol!r} is no protocol; there are {', '.join(protocols)}")
-            rows = {arm.name: arm.candidates for arm in tasks.get(key, ())}
-            if row not in rows:
-                raise ValueError(f"choices={file}: {self.experiment} has no row {row!r} on {key!r} at this scale")
-            if one not in rows[row]:
-                raise ValueError(f"choices={file}: {one!r} is none of the settings of {row!r}: {', '.join(rows[row])}")
+            known = candidates_of(key, row)
+            if one not in known:
+                raise ValueError(f"choices={file}: {one!r} is none of the settings of {row!r}: {', '.join(known)}")
         for key, borrowed in self.like.items():
-            known = [arm.name for arm in tasks.get(key, ())]
             for row, other in borrowed.items():
-                for name in (row, other):
-                    if name not in known:
-                        raise ValueError(
-                            f"choices={file}: {self.experiment} has no row {name!r} on {key!r} at this scale"
-                        )
-                if row == other:
-                    raise ValueError(f"choices={file}: {row!r} is like itself; name the row that its settings are of")
+                candidates_of(key, row)
+                candidates_of(key, other)
                 self._check_taken(key, row, other, file)
 
     def _check_taken(self, key: str, row: str, other: str, file: Path) -> None:
         """One of the two may have a setting more; those that both have are the same."""
+        if row == other:
+            raise ValueError(f"choices={file}: {row!r} is like itself; name the row that its settings are of")
         for protocol in self.chosen.get(key, {}):
-            pair = [self.of(key, protocol, name) for name in (row, other)]
-            mine, theirs = ({*(one or "").partition(":")[2].split(",")} - {""} for one in pair)
-            if None not in pair and not (mine <= theirs or theirs <= mine):
+            mine, theirs = self.of(key, protocol, row), self.of(key, protocol, other)
+            if mine is None or theirs is None:
+                continue
+            settings = [set(one.partition(":")[2].split(",")) for one in (mine, theirs)]
+            if not (settings[0] <= settings[1] or settings[1] <= settings[0]):
                 raise ValueError(
-                    f"choices={file}: {row!r} is said to have the settings of {other!r}, but it has {pair[0]!r} where "
-                    f"that has {pair[1]!r}"
+                    f"choices={file}: {row!r} is said to have the settings of {other!r}, but it has {mine!r} where "
+                    f"that has {theirs!r}; choose those, or take {row!r} out of 'like'"
                 )
 
     def _each(self) -> Iterator[tuple[str, str, str, str]]:

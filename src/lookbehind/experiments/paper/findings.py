@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -177,17 +177,7 @@ def choices_of(name: str, findings: Findings, arms: Callable[[Task, Scale], list
             rows = [arm for arm in arms(task, findings.scale) if len(arm.candidates) > 1]
             best = {arm.name: findings.choice(task, arm, PROTOCOLS[protocol]) for arm in rows}
             found.setdefault(task.key, {})[protocol] = {row: one for row, one in best.items() if one is not None}
-    return Choices(name, found, {key: _still_taken(findings, key, rows) for key, rows in found.items()})
-
-
-def _still_taken(findings: Findings, key: str, chosen: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Rows whose settings are another row's, and that have not been searched by any protocol since."""
-    before = findings.before
-    return {
-        row: other
-        for row, other in before.like.get(key, {}).items()
-        if all(before.of(key, protocol, row) is not None for protocol, rows in chosen.items() if row in rows)
-    }
+    return Choices(name, found, findings.before.like)
 
 
 def measure(name: str, *path: Any) -> Callable[[Outcome], float | None]:

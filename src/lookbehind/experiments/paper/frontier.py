@@ -175,8 +175,8 @@ def _table(task: Task, rows: Sequence[Arm], cells: Mapping[str, Cell], findings:
         numbers = [with_std(cell.spread(key), accuracy) for key in keys]
         numbers[0] += words
         loss = cell.mean("train_loss")
-        numbers += ["" if loss is None else f"{loss:.3g}", findings.settings_of(task, cell, arm, protocol)]
-        numbers.append(count(cell.gradients))
+        settings = findings.settings_of(task, cell, arm, protocol)
+        numbers += ["" if loss is None else f"{loss:.3g}", settings, count(cell.gradients)]
         lines.append([arm.name, *numbers, "yes" if arm.name in best else ""])
     given = f" No settings to choose from: {joined(only)}." if only else ""
     note = (
