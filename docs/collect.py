@@ -4,9 +4,9 @@ Tables and figures go to docs/results/laptop/, a page for each; what is written 
 so do claims of experiments that are not among them.
 """
 
+import argparse
 import re
 import shutil
-import sys
 from pathlib import Path
 
 from lookbehind.experiments.paper.catalogue import IDS
@@ -17,6 +17,11 @@ RESULTS = Path(__file__).parent / "results"
 
 def collect(source: Path, name: str) -> list[Path]:
     """Copy ``source/ID/results.md`` and its figures; gives the pages."""
+    index = source / "index.md"
+    if not index.is_file():
+        raise SystemExit(
+            f"{source}: no index.md in it; give OUT/SCALE of `lookbehind reproduce`, such as out/paper/laptop"
+        )
     out = RESULTS / name
     (out / "figures").mkdir(parents=True, exist_ok=True)
     pages = []
@@ -26,7 +31,7 @@ def collect(source: Path, name: str) -> list[Path]:
         pages.append(out / f"{page.parent.name}.md")
         shutil.copyfile(page, pages[-1])
     pages.append(out / "claims.md")
-    new = (source / "index.md").read_text().replace("/results.md)", ".md)").replace("/report.html)", ".md)")
+    new = index.read_text().replace("/results.md)", ".md)").replace("/report.html)", ".md)")
     old = pages[-1].read_text() if pages[-1].exists() else ""
     pages[-1].write_text(page_of(_merged(_lines(old), _lines(new))))
     return pages
@@ -47,5 +52,9 @@ def _merged(old: list[list[str]], new: list[list[str]]) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    for written in collect(Path(sys.argv[1]), sys.argv[2]):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, help="OUT/SCALE of `lookbehind reproduce`")
+    parser.add_argument("name", help="of the directory in docs/results")
+    given = parser.parse_args()
+    for written in collect(given.source, given.name):
         print(written)

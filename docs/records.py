@@ -9,9 +9,10 @@ runs count as finished: `lookbehind reproduce table2 ... --no-train --out out/pa
 run trained again: remove its directory.
 """
 
+import argparse
 import gzip
 import json
-import sys
+import zlib
 from pathlib import Path
 
 from filelock import FileLock
@@ -25,7 +26,9 @@ RECORDS = "records.jsonl"
 
 def pack(out: Path, file: Path) -> list[str]:
     """Write all finished runs in ``out`` into a file, after those that it has already; gives their ids."""
-    runs = {one["id"]: one for one in _lines(file)} if file.exists() else {}
+    runs = {one["id"]: one for one in kept(file)} if file.exists() else {}
+    if not (out / "runs").is_dir():
+        raise SystemExit(f"{out}: no runs in it; give the --out of `lookbehind reproduce` or `compare`")
     for directory in sorted((out / "runs").iterdir()):
         if records := _finished(directory):
             others = {name: json.loads((directory / name).read_text()) for name in FILES if (directory / name).exists()}
@@ -40,7 +43,7 @@ def pack(out: Path, file: Path) -> list[str]:
 def restore(file: Path, out: Path) -> list[str]:
     """Put the runs of a file into ``out``, but for those that are finished there; gives the ids of the others."""
     restored = []
-    for one in _lines(file):
+    for one in kept(file):
         name = str(one["id"])
         if Path(name).name != name:
             raise SystemExit(f"{file}: {name!r} is no id of a run")
@@ -66,11 +69,24 @@ def _finished(directory: Path) -> list[dict]:
     return records if records and records[-1]["event"] == "end" else []
 
 
-def _lines(file: Path) -> list[dict]:
-    return [json.loads(text) for text in gzip.decompress(file.read_bytes()).decode().splitlines()]
+def kept(file: Path) -> list[dict]:
+    """The runs in a file that ``pack`` wrote."""
+    try:
+        runs = [json.loads(text) for text in gzip.decompress(file.read_bytes()).decode().splitlines()]
+        wrong = next((one for one in runs if not {"id", RECORDS} <= one.keys()), None)
+    except (OSError, EOFError, zlib.error, ValueError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise SystemExit(f"{file}: no records ({reason}); give a file that `docs/records.py pack` wrote") from error
+    if wrong is not None:
+        raise SystemExit(f"{file}: a line has {list(wrong)[:5]} and no id or records; give a file that pack wrote")
+    return runs
 
 
 if __name__ == "__main__":
-    what, source, target = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    names = {"pack": pack, "restore": restore}[what](source, target)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("pack", "restore"))
+    parser.add_argument("source", type=Path, help="pack: the --out of reproduce or compare; restore: a file")
+    parser.add_argument("target", type=Path, help="pack: a file, which may have runs already; restore: a directory")
+    given = parser.parse_args()
+    names = {"pack": pack, "restore": restore}[given.what](given.source, given.target)
     print(f"{len(names)} runs")

@@ -23,6 +23,7 @@ def main() -> None:
         "MultistepSAM": lambda base: lookbehind.MultistepSAM(base, rho=0.05, k=2),
         "LookbehindSAM": lambda base: lookbehind.LookbehindSAM(base, k=3, alpha=0.5),
         "LookbehindASAM": lambda base: lookbehind.LookbehindASAM(base, k=3, alpha="adaptive"),
+        "RepeatSAM": lambda base: lookbehind.RepeatSAM(base, k=3, alpha=0.5),
         "Lookahead": lambda base: lookbehind.Lookahead(lookbehind.SAM(base), k=2, alpha=0.5),
     }
     inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))

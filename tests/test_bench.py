@@ -18,6 +18,7 @@ from lookbehind.bench.run import PARTS, Bench, bench, growth_rounds
 from lookbehind.bench.steps import authors_step, between, difference_to_the_authors, floor, in_turn, lookbehind_step
 from lookbehind.bench.tables import cells, overview
 from lookbehind.bench.timing import Effort, Measured, in_rounds, interleaved, ratio, uncertainty
+from lookbehind.optim import exchange
 
 
 def test_works_take_turns_beginning_with_another_one_each_time():
@@ -58,6 +59,39 @@ def test_the_pieces_of_a_step_are_its_passes_and_what_lies_between_them():
         ((pieces,),) = interleaved({"a": make(*problem.fresh(), 2)}, Effort()).values()
         passes = 4 if make is authors_step else 3
         assert len(pieces) == 2 * passes + 1
+
+
+def test_the_floor_has_the_base_steps_of_a_step(monkeypatch):
+    counts = {}
+    taken = torch.optim.SGD.step
+    monkeypatch.setattr(torch.optim.SGD, "step", lambda *args, **named: seen.append(1) or taken(*args, **named))
+    for make in (lookbehind_step, floor, authors_step):
+        seen = []
+        make(*problems(tiny=True)["mlp"].fresh(), 3)()
+        counts[make] = len(seen)
+    assert set(counts.values()) == {3}
+
+
+@pytest.mark.parametrize("makes", [peers(False), peers(True), {"authors": partial(authors_step, k=2)}])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_works_beside_ours_leave_every_parameter_alone_in_its_memory(makes, name):
+    """Else ours would have to copy where it can exchange, which no network asks of it whose optimizer is ours alone."""
+    model, closure = problems(tiny=True)[name].fresh()
+    works = [make(model, closure) for make in makes.values()]
+    for work in works:
+        work()
+    assert all(map(exchange._fills_a_storage_of_its_own, model.parameters()))
+
+
+def test_what_must_be_reached_is_what_was_asked_for(monkeypatch):
+    fast = [{name: [[1.0, 1.0, 1.0]] for name in ("ours", "propagate", "floor", "again", "authors")}]
+    monkeypatch.setattr(steps, "in_turn", lambda *args, **named: fast)
+    limits = {}
+    for name in NETWORKS:
+        problem = problems(tiny=True)[name]
+        limits[name] = {one.at_most for one in steps.against_the_floor(problem, (2,), Effort())} - {None}
+        limits[name] |= {-steps.against_the_authors(problem, 10, Effort()).at_least} if name != "transformer" else set()
+    assert limits == {"resnet": {1.03, -1.75}, "convnet": {1.10, -1.75}, "mlp": {1.30, -2.0}, "transformer": set()}
 
 
 def test_works_of_a_round_share_one_network():

@@ -96,7 +96,7 @@ def test_finished_runs_are_not_trained_again(compared, monkeypatch):
     assert compare(comparison) == rows
     after = json.loads((comparison.storage.out / "comparison.json").read_text())
     assert after["started"] == before["started"]
-    assert after["seconds"] > before["seconds"] > 1  # the time of all calls together
+    assert after["seconds"] > before["seconds"] > 0  # the time of all calls together
 
 
 def without_seconds(rows):

@@ -11,8 +11,6 @@ from torch import nn
 
 import lookbehind as lb
 from lookbehind.bench.memory import buffers_used
-from lookbehind.optim.descent import repeat
-from lookbehind.optim.interpolation import adaptive, constant
 from lookbehind.optim.weights import Scratch
 
 
@@ -51,8 +49,8 @@ def micro(closure):
         (lambda b: lb.LookbehindASAM(b, k=4), 2),
         (lambda b: lb.LookbehindSAM(b, k=4, alpha="adaptive"), 3),
         (lambda b: lb.LookbehindASAM(b, k=4, alpha="adaptive-per-tensor"), 3),
-        (lambda b: lb.SharpnessAware(b, k=4, descent=repeat, interpolation=constant(0.5)), 2),
-        (lambda b: lb.SharpnessAware(b, k=4, descent=repeat, interpolation=adaptive()), 3),
+        (lambda b: lb.RepeatSAM(b, k=4), 2),
+        (lambda b: lb.RepeatASAM(b, k=4, alpha="adaptive"), 3),
     ],
     ids=["sam", "asam", "multi", "mean", "lb", "lb-asam", "adaptive", "per-tensor", "repeat", "repeat-adaptive"],
 )

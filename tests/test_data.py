@@ -201,6 +201,11 @@ def test_tiny_imagenet_is_read_from_its_folders_grey_images_too(tiny):
     (images / "n01_1.JPEG").write_bytes(b"not a picture")
     with pytest.raises(ValueError, match=r"n01_1.JPEG: not an image"):
         load("tiny-imagenet", tiny)
+    notes = tiny / "tiny-imagenet-200" / "val" / "val_annotations.txt"
+    for line in ("val_9.JPEG\tn99\t0\t0\t1\t1\n", "\n"):
+        notes.write_text(notes.read_text() + line)
+        with pytest.raises(ValueError, match=r"val_annotations.txt: .* names no class of wnids.txt"):
+            load("tiny-imagenet", tiny)
 
 
 @pytest.fixture

@@ -14,9 +14,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import lookbehind as lb
-from lookbehind.optim.ascent import asam
-from lookbehind.optim.descent import repeat
-from lookbehind.optim.interpolation import adaptive, constant
 
 K, RHO, ETA, ALPHA = 3, 0.1, 0.02, 0.4
 SAM, ASAM, ASAM_AT_SLOW = Ascent(RHO), Ascent(RHO, ETA), Ascent(RHO, ETA, at="slow")
@@ -109,9 +106,9 @@ def _lookbehind(alpha: float | str, ascent: Ascent = SAM, **options: object) -> 
     return Method(partial(ours, alpha=alpha, **options), partial(reference.lookbehind, ascent=ascent, alpha=alpha))
 
 
-def _repeat(alpha: float | str, theirs: Ascent, **parts: object) -> Method:
-    ours = partial(lb.SharpnessAware, rho=RHO, k=K, descent=repeat, **parts)
-    return Method(ours, partial(reference.repeat, ascent=theirs, alpha=alpha), evaluations=2)
+def _repeat(alpha: float | str, ascent: Ascent = SAM) -> Method:
+    ours = partial(lb.RepeatSAM, rho=RHO, k=K) if ascent.eta is None else partial(lb.RepeatASAM, **_ASAM)
+    return Method(partial(ours, alpha=alpha), partial(reference.repeat, ascent=ascent, alpha=alpha), evaluations=2)
 
 
 _ASAM = {"rho": RHO, "eta": ETA, "k": K}
@@ -130,8 +127,8 @@ METHODS = {
     "lookbehind-asam": _lookbehind(ALPHA, ASAM),
     "lookbehind-asam-adaptive": _lookbehind("adaptive", ASAM),
     "lookbehind-asam-tensor": _lookbehind("adaptive-per-tensor", ASAM),
-    "repeat-sam": _repeat(ALPHA, SAM, interpolation=constant(ALPHA)),
-    "repeat-asam-adaptive": _repeat("adaptive", ASAM, ascent=asam(ETA), interpolation=adaptive()),
+    "repeat-sam": _repeat(ALPHA),
+    "repeat-asam-adaptive": _repeat("adaptive", ASAM),
 }
 OPTIONS = {
     "lookbehind-asam-without-eta": _lookbehind(ALPHA, Ascent(RHO, 0.0), eta=0.0),  # T is then the weight itself

@@ -60,6 +60,7 @@ def mine(rank, step, dtype=torch.float64):
 def trained(rank, method, policy, dtype, steps=4, options=()):
     model = sharded(policy, dtype)
     optimizer = METHODS[method](sgd(model))
+    optimizer.cosine = "climb"
     for name, value in options:
         setattr(optimizer, name, value)
     if policy == "kept":
@@ -76,6 +77,7 @@ def trained(rank, method, policy, dtype, steps=4, options=()):
 def expected(method, dtype=torch.float64, steps=4, options=()):
     model = net(dtype, batchnorm=False)
     optimizer = METHODS[method](sgd(model))
+    optimizer.cosine = "climb"
     for name, value in options:
         setattr(optimizer, name, value)
     for step in range(steps):
@@ -91,7 +93,7 @@ def test_two_ranks_with_sharded_parameters_equal_one_process(ranks, method):
     assert same(weights, others)
     reference, reference_cosine = expected(method)
     assert distance(weights, reference) < 1e-14
-    if cosine is not None:
+    if not method.startswith("lookahead"):
         assert cosine == pytest.approx(reference_cosine, abs=1e-12)
 
 

@@ -124,7 +124,7 @@ def test_the_defaults_in_the_readme_are_those_of_the_methods():
     stated = {
         name: dict(one.split("=") for one in values.split(", ")) for name, values in shown if "ascent" not in values
     }
-    assert set(stated) == {"SAM", "ASAM", "MultistepSAM", "LookbehindSAM", "Lookahead"}
+    assert set(stated) == {"SAM", "ASAM", "MultistepSAM", "LookbehindSAM", "RepeatSAM", "Lookahead"}
     for name, values in stated.items():
         parameters = inspect.signature(getattr(lookbehind, name)).parameters
         assert {key: repr(parameters[key].default) for key in values} == values, name

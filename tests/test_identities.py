@@ -147,6 +147,22 @@ def test_the_order_of_a_plan_holds_whatever_the_order_of_its_gradients():
     assert all(same(one, other) for one, other in zip(found, (second, first, second), strict=True))
 
 
+@pytest.mark.parametrize("eta", [0.0, 0.01])
+@pytest.mark.parametrize("make", [lb.ASAM, lb.LookbehindASAM], ids=["asam", "lookbehind-asam"])
+def test_asam_has_the_same_bits_where_there_is_no_room_for_its_products(make, eta):
+    """``T g`` waits in the memory of the point, or is computed twice where weights are written in place."""
+    ends = []
+    for alias in (False, True):
+        model = net(torch.float32)
+        views = [p.detach() for p in model.parameters()] if alias else []
+        optimizer = make(sgd(model), rho=0.7, eta=eta, scale="all")
+        for number in range(3):
+            optimizer.step(closure_for(model, batch(number, dtype=torch.float32)))
+        ends.append(values(model))
+        del views  # they had to live until here
+    assert same(*ends)
+
+
 @pytest.mark.parametrize("alias", [False, True])
 def test_a_base_step_may_come_before_the_climb(alias):
     """Rows may use the clean gradient: fast weights that begin with a plain step."""
@@ -179,8 +195,9 @@ def test_a_base_step_may_come_before_the_climb(alias):
     scale=st.sampled_from(["all", "dimensions", "none"]),
     seed=st.integers(0, 10**6),
     sign=st.sampled_from([1.0, -1.0]),
+    kept=st.booleans(),
 )
-def test_the_ascent_step_has_scaled_length_rho_and_climbs(rho, eta, scale, seed, sign):
+def test_the_ascent_step_has_scaled_length_rho_and_climbs(rho, eta, scale, seed, sign, kept):
     """|e / T| = rho, and g . e = sign * rho * |T g|: the linearised loss is maximised over the ellipsoid."""
     torch.manual_seed(seed)
     weights = [torch.randn(3, 2, dtype=torch.float64), torch.randn(4, dtype=torch.float64)]
@@ -188,9 +205,10 @@ def test_the_ascent_step_has_scaled_length_rho_and_climbs(rho, eta, scale, seed,
     rule = sam if scale == "none" else asam(eta=eta, scale=scale)
     leaves = [Leaf(w, None, rho, None, sign) for w in weights]
     scratch = Scratch()
-    reach = scaled_norm(rule, leaves, weights, weights, gradients, [g.norm() for g in gradients], scratch)
     points = [torch.empty_like(w) for w in weights]
-    ascend(rule, leaves, weights, weights, gradients, reach, scratch, out=points)
+    products = [*points] if kept else [None] * len(leaves)  # T g may wait in the memory that the points will have
+    reach = scaled_norm(rule, leaves, weights, weights, gradients, [g.norm() for g in gradients], scratch, products)
+    ascend(rule, leaves, weights, weights, gradients, reach, products, scratch, out=points)
     climb = [p - w for p, w in zip(points, weights, strict=True)]
     scaling = [
         w.abs() + eta if scale == "all" or (scale == "dimensions" and w.dim() > 1) else torch.ones_like(w)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import lookbehind as lb
+from lookbehind.optim.ascent import asam
 from lookbehind.optim.weights import dot
 
 
@@ -234,3 +235,69 @@ def test_an_inner_product_is_the_same_in_every_layout():
     for one in layouts.values():
         for other in layouts.values():
             assert float(dot(one(a), other(b))) == pytest.approx(expected, rel=1e-12)
+
+
+def _climbed(make_rule, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where ASAM climbs from a weight, and where it should by the formula."""
+    parameter, before, scaling = nn.Parameter(weight), weight.clone(), weight.abs() + 0.01
+    factors = torch.arange(1.0, weight.numel() + 1, dtype=weight.dtype).view(weight.shape)
+    base = torch.optim.SGD([parameter], lr=1e-9)
+    optimizer = lb.SharpnessAware(base, rho=0.5, ascent=make_rule)
+    seen = []
+
+    def closure():
+        optimizer.zero_grad()
+        seen.append(parameter.detach().clone())
+        loss = (parameter * factors).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert torch.equal(seen[0], before)
+    return seen[1], before + 0.5 * scaling.square() * factors / (scaling * factors).norm()
+
+
+def _a_view_of_the_room(leaf, slow, point, room):
+    flat = room(point.reshape(-1))
+    return torch.abs(point.reshape(-1), out=flat).add_(0.01).view(point.shape)
+
+
+def _the_room_by_another_name(leaf, slow, point, room):
+    memory = room(point)
+    torch.abs(point, out=memory).add_(0.01)
+    return memory.view(point.shape)
+
+
+@pytest.mark.parametrize("rule", [asam(0.01, scale="all"), _a_view_of_the_room, _the_room_by_another_name])
+@pytest.mark.parametrize("kind", ["plain", "with gaps", "transposed", "held by someone"])
+def test_a_scaling_may_lie_in_the_scratch_memory_in_any_layout(kind, rule):
+    weight = torch.randn(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    made = {"with gaps": weight[:, :4], "transposed": weight.t()}.get(kind, weight.clone())
+    held = made.view(-1) if kind == "held by someone" else None
+    found, expected = _climbed(rule, made)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    del held  # it had to live until here
+
+
+def test_a_scaling_of_another_shape_is_refused():
+    with pytest.raises(ValueError, match=r"gave a T of shape \(3, 1\) for parameter of shape \(3, 8\)"):
+        _climbed(lambda leaf, slow, point, room: point.abs().amax(1, keepdim=True), torch.randn(3, 8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_buffers_are_the_same_from_step_to_step(dtype):
+    parameter = nn.Parameter(torch.ones(8, dtype=dtype))
+    optimizer = lb.LookbehindSAM(torch.optim.SGD([parameter], lr=0.1), k=2)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = parameter.abs().square().sum()
+        loss.backward()
+        return loss
+
+    seen = []
+    for _ in range(3):
+        optimizer.step(closure)
+        seen.append([[buffer.data_ptr() for buffer in vector] for vector in optimizer._scratch._vectors])
+    assert seen[0]
+    assert seen[0] == seen[1] == seen[2]

@@ -133,9 +133,31 @@ def test_rho_over_time_is_a_factor_on_every_radius():
 # --- diagnostics
 
 
+def test_losses_and_norms_of_micro_batches_are_weighted_by_their_sizes():
+    model = net(batchnorm=False)
+    optimizer = lb.SAM(sgd(model), rho=0.1)
+    seen = []
+
+    def part(rows):
+        def closure():
+            inputs, labels = batch()
+            loss = closure_for(model, (inputs[rows], labels[rows]))()
+            seen.append((loss.item(), float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm())))
+            return loss
+
+        return closure
+
+    optimizer.step(lb.micro_batches((3, part(slice(0, 3))), (9, part(slice(3, 12)))))
+    first, second = seen[:2], seen[2:]  # of the one chain and of the other
+    assert first != second
+    for number, name in enumerate(("losses", "gradient_norms")):
+        expected = [0.25 * one[number] + 0.75 * other[number] for one, other in zip(first, second, strict=True)]
+        assert getattr(optimizer.last, name) == pytest.approx(expected)
+
+
 def test_the_diagnostics_of_the_last_step():
     model = net()
-    optimizer = lb.LookbehindSAM(sgd(model), rho=0.1, k=3, alpha="adaptive")
+    optimizer = lb.LookbehindSAM(sgd(model), rho=0.1, k=3, alpha="adaptive", cosine="climb")
     assert optimizer.last is None
     losses, gradients, points = [], [], []
 

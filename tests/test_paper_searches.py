@@ -117,6 +117,32 @@ def test_lifelong_settings_can_be_searched_on_the_first_tasks(tmp_path):
     assert "searched on the first 2 tasks" in (page / "report.html").read_text()
 
 
+def test_what_only_searches_is_not_measured(tmp_path):
+    """Noise in the weights takes as long as a training: it is measured where it is shown, and nowhere else."""
+    wanted = Reproduction(
+        experiments=("frontier",),
+        scale="smoke",
+        rows=("SGD", "SAM"),
+        seeds=2,
+        search_seeds=1,
+        fresh=True,
+        jobs=1,
+        storage=Storage(out=tmp_path),
+    )
+    page = reproduce(wanted)["frontier"]
+    assert unfinished(wanted) == []
+    assert {(run.seed, measures.measures) for run, measures in runs_of(wanted)} == {(0, ()), (1, ("noise",))}
+    for run, _ in runs_of(wanted):
+        assert (wanted.storage.directory(run) / "measures.json").exists() == (run.seed == 1)
+    (table, _) = json.loads((page / "results.json").read_text())["tables"]
+    assert [bool(line[table["heads"].index("with noise %")]) for line in table["lines"]] == [True, True]
+    # where all seeds are shown, those that searched are still to be measured
+    everything = replace(wanted, fresh=False)
+    left = unfinished(everything)
+    assert left
+    assert {(run.seed, measures.measures) for run, measures in left} == {(0, ("noise",))}
+
+
 # --- choices made before
 
 STREAM = SMOKE.lifelong.tasks[0]

@@ -194,6 +194,13 @@ def test_other_images_are_not_mixed_into_a_run(tmp_path, monkeypatch):
         train(RUN, Storage(out=tmp_path))
 
 
+def test_a_note_of_the_data_that_is_damaged_is_named(tmp_path):
+    directory = interrupted(tmp_path, 3)
+    (directory / "data.json").write_text('{"train"')
+    with pytest.raises(ValueError, match=r"data\.json is damaged; if the data are still those of before, remove it"):
+        train(RUN, Storage(out=tmp_path))
+
+
 def test_it_stops_at_the_end_of_an_epoch_too(tmp_path):
     """With one minibatch per epoch there is no other moment."""
     told = train(Run(batch_size=300, epochs=3), Storage(out=tmp_path), stop=lambda: True)

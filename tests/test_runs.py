@@ -128,6 +128,7 @@ def test_the_same_number_is_the_same_run_however_it_is_written():
 
     run = Run(method="lookahead-sgd", lr=1.0, alpha=1.0, warmup=1.0, epochs=3)
     assert Run(method="lookahead-sgd", lr=1, alpha=1, warmup=1, epochs=np.int64(3)).id == run.id
+    assert Run(seed=2**53 + 1).seed == 2**53 + 1  # which no float is
     assert Run(milestones=(), schedule="multistep").id == Run(schedule="multistep").id
     assert len(Run(method="+".join(["sgd", *(f"sam@{i}" for i in range(1, 60))])).id) < 100
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -50,6 +52,13 @@ def test_a_task_has_its_classes_and_no_others():
             for pixels, label in zip(images.pixels, images.labels, strict=True):
                 assert pixels[0, 0, 0] == order[label]  # a label is the place in the order
                 assert label // 5 == task.number
+
+
+def test_a_class_without_training_images_is_named():
+    data = numbered(20, 3, 1)
+    left = data.train[data.train.labels != 11]
+    with pytest.raises(ValueError, match=r"task \d: some of its classes, \[.*\b11\b.*\], have no training images"):
+        task_stream(replace(data, train=left), 5, seed=0)
 
 
 def test_a_tenth_of_each_class_is_held_out_and_nothing_is_lost():

@@ -26,7 +26,7 @@ def by_hand(run: Run, k: int) -> tuple[dict[str, torch.Tensor], list[float]]:
     model.load_state_dict(training.model.state_dict())
     model = model.to(memory_format=torch.channels_last)
     base = torch.optim.SGD(model.named_parameters(), lr=filled.lr, momentum=0.9, weight_decay=filled.weight_decay)
-    optimizer = LookbehindSAM(base, rho=0.1, k=k, alpha=0.5, model=model, batchnorm="first", cosine="none")
+    optimizer = LookbehindSAM(base, rho=0.1, k=k, alpha=0.5, model=model, batchnorm="first")
     minibatches = [batch for epoch in range(filled.epochs) for batch in training.parts.train.epoch(epoch)]
     scheduler = torch.optim.lr_scheduler.LambdaLR(base, lambda n: (1 + math.cos(math.pi * n / len(minibatches))) / 2)
     rates = []

@@ -149,7 +149,7 @@ def test_switching_is_the_loop_that_a_person_would_write(k, alpha):
     model = network(run, len(training.subwords.source), len(training.subwords.target))
     model.load_state_dict(training.model.state_dict())
     base = torch.optim.AdamW(model.named_parameters(), lr=0.02, betas=(0.9, 0.98), eps=1e-8, weight_decay=1e-4)
-    optimizer = LookbehindSAM(base, rho=0.3, k=k, alpha=alpha, model=model, batchnorm="all", cosine="none")
+    optimizer = LookbehindSAM(base, rho=0.3, k=k, alpha=alpha, model=model, batchnorm="all")
     factor = lambda n: min((n + 1) / 6, math.sqrt(6 / (n + 1)))  # noqa: E731
     scheduler = torch.optim.lr_scheduler.LambdaLR(base, factor)
     minibatches = [batch for epoch in range(2) for batch in training.train.epoch(epoch)]

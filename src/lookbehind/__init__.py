@@ -3,7 +3,16 @@
 from lookbehind.optim.accumulation import accumulated
 from lookbehind.optim.clipping import clip_norm, clip_value
 from lookbehind.optim.lookahead import Lookahead
-from lookbehind.optim.methods import ASAM, SAM, LookbehindASAM, LookbehindSAM, MultistepASAM, MultistepSAM
+from lookbehind.optim.methods import (
+    ASAM,
+    SAM,
+    LookbehindASAM,
+    LookbehindSAM,
+    MultistepASAM,
+    MultistepSAM,
+    RepeatASAM,
+    RepeatSAM,
+)
 from lookbehind.optim.passes import given, micro_batches, switching
 from lookbehind.optim.precision import NonFiniteError
 from lookbehind.optim.schedule import Schedule, linear, piecewise
@@ -21,6 +30,8 @@ __all__ = [
     "MultistepASAM",
     "MultistepSAM",
     "NonFiniteError",
+    "RepeatASAM",
+    "RepeatSAM",
     "Schedule",
     "SharpnessAware",
     "accumulated",

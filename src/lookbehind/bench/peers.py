@@ -20,7 +20,11 @@ Make = Callable[[nn.Module, Closure], Work]
 
 
 class FirstAndSecondStep(torch.optim.Optimizer):
-    """SAM in the popular two-call style: it makes the base optimizer, climbs, and is called a second time to step."""
+    """SAM in the popular two-call style: it makes the base optimizer, climbs, and is called a second time to step.
+
+    But for one thing: the old weights are let go of after the step. Kept, they would share their memory with the
+    parameters, and all works that take turns on a network would meet parameters that are not alone in theirs.
+    """
 
     def __init__(
         self,
@@ -53,7 +57,7 @@ class FirstAndSecondStep(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    p.data = self.state[p]["old"]
+                    p.data = self.state[p].pop("old")
         self.base.step()
         if zero_grad:
             self.zero_grad()
@@ -72,11 +76,11 @@ class FirstAndSecondStep(torch.optim.Optimizer):
 def _ours(adaptive: bool, nonfinite: str = "raise") -> Make:
     def make(model: nn.Module, closure: Closure) -> Work:
         base = torch.optim.SGD(model.named_parameters(), lr=LR, momentum=MOMENTUM)
-        # the peers scale all parameters by |w|, and compute no cosine
+        # the peers scale all parameters by |w|
         optimizer = (
-            ASAM(base, rho=RHO, eta=0.0, scale="all", cosine="none", nonfinite=nonfinite)
+            ASAM(base, rho=RHO, eta=0.0, scale="all", nonfinite=nonfinite)
             if adaptive
-            else SAM(base, rho=RHO, cosine="none", nonfinite=nonfinite)
+            else SAM(base, rho=RHO, nonfinite=nonfinite)
         )
         return lambda: optimizer.step(closure)
 

@@ -51,9 +51,7 @@ def _base(parameters: object) -> torch.optim.SGD:
 
 def lookbehind_step(model: nn.Module, closure: Closure, k: int, nonfinite: str = "raise") -> Work:
     """A step of ours."""
-    optimizer = LookbehindSAM(
-        _base(model.named_parameters()), rho=RHO, k=k, alpha=ALPHA, nonfinite=nonfinite, cosine="none"
-    )
+    optimizer = LookbehindSAM(_base(model.named_parameters()), rho=RHO, k=k, alpha=ALPHA, nonfinite=nonfinite)
     return lambda: optimizer.step(closure)
 
 

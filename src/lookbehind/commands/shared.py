@@ -84,8 +84,7 @@ def trained_with_page(
         # only now: matplotlib takes long to import, and there was nothing to draw before
         pages = import_module(f"lookbehind.experiments.{report}")
         out = storage.directory(run)
-        pages.write_report(out, run, records, command, began)
-        _say_where(console, pages.summary(records[-1]), out)
+        _say_where(console, pages.write_report(out, run, records, command, began), out)
     return code, records
 
 

@@ -114,6 +114,8 @@ def task_stream(
         first = number * classes_per_task
         members = order[first : first + classes_per_task]
         mine = _of_classes(data.train, members, first, data.classes)
+        if len(mine.labels.unique()) < classes_per_task:
+            raise ValueError(f"task {number + 1}: some of its classes, {members}, have no training images")
         held = max(classes_per_task, round(validation * len(mine)))
         train, kept = hold_out(mine, held, seed_for(seed, "validation", number))
         found.append(Task(number, first, train, kept, _of_classes(data.test, members, first, data.classes)))

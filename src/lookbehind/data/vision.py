@@ -179,6 +179,8 @@ def _tiny_imagenet(directory: Path, seed: int) -> VisionData:
     number = {wnid: i for i, wnid in enumerate(wnids)}
     train = [(path, number[wnid]) for wnid in wnids for path in sorted((folder / "train" / wnid).glob("images/*.JPEG"))]
     notes = [line.split("\t") for line in (folder / "val" / "val_annotations.txt").read_text().splitlines()]
+    if odd := [note for note in notes if len(note) < 2 or note[1] not in number]:
+        raise ValueError(f"{folder / 'val' / 'val_annotations.txt'}: {odd[0]} names no class of wnids.txt")
     test = [(folder / "val" / "images" / note[0], number[note[1]]) for note in notes]
     if not train or not test:
         raise FileNotFoundError(f"looked in {folder} for train/*/images/*.JPEG and val/images, and found no images")

@@ -16,7 +16,7 @@ from lookbehind.lifelong.run import LifelongRun
 from lookbehind.training.records import Record
 
 
-def summary(end: Record, whole: int | None = None) -> dict[str, str]:
+def summary(end: Record, whole: int | None) -> dict[str, str]:
     """What came out, in words and numbers; ``whole`` is how many images a task has where none are missing."""
     images = count(end["images_per_task"])
     return {
@@ -32,9 +32,10 @@ def summary(end: Record, whole: int | None = None) -> dict[str, str]:
     }
 
 
-def write_report(out: Path, run: LifelongRun, records: Sequence[Record], command: str, began: float) -> None:
-    """Write the page, its numbers and its figures into the directory of a finished run."""
+def write_report(out: Path, run: LifelongRun, records: Sequence[Record], command: str, began: float) -> dict[str, str]:
+    """Write the page, its numbers and its figures into the directory of a finished run; the summary."""
     end = records[-1]
+    told = summary(end, STREAMS[run.data].images)
     label = f"{run.method}, seed {run.seed}"
     per_task = [
         [str(task + 1), accuracy(row[task]), accuracy(end["matrix"][-1][task]), _lost(end, task)]
@@ -46,7 +47,7 @@ def write_report(out: Path, run: LifelongRun, records: Sequence[Record], command
                 "What came out",
                 "Of the network after the last task.",
                 ["", "value"],
-                [*map(list, summary(end, STREAMS[run.data].images).items())],
+                [*map(list, told.items())],
             ),
             Grid(
                 "Every task",
@@ -60,6 +61,7 @@ def write_report(out: Path, run: LifelongRun, records: Sequence[Record], command
     )
     about = about_run(run, command, began)
     write_pages(out, Heading("lifelong", about.title, ""), output, about)
+    return told
 
 
 def _lost(end: Record, task: int) -> str:

@@ -34,9 +34,12 @@ def summary(end: Record) -> dict[str, str]:
     }
 
 
-def write_report(out: Path, run: TranslationRun, records: Sequence[Record], command: str, began: float) -> None:
-    """Write the page, its numbers and its figures into the directory of a finished run."""
+def write_report(
+    out: Path, run: TranslationRun, records: Sequence[Record], command: str, began: float
+) -> dict[str, str]:
+    """Write the page, its numbers and its figures into the directory of a finished run; the summary."""
     end = records[-1]
+    told = summary(end)
     note = (
         "Of the network of the epoch with the best validation BLEU, which is kept. Tokenised: Moses's tokens in lower "
         f"case, as fairseq and the paper report it; detokenised: {end['test_bleu_signature']} against the text as it "
@@ -44,7 +47,7 @@ def write_report(out: Path, run: TranslationRun, records: Sequence[Record], comm
     )
     output = Output(
         tables=[
-            Grid("What came out", note, ["", "value"], [*map(list, summary(end).items())]),
+            Grid("What came out", note, ["", "value"], [*map(list, told.items())]),
             Grid(
                 "Some translations",
                 "The first sentences of the test text.",
@@ -56,6 +59,7 @@ def write_report(out: Path, run: TranslationRun, records: Sequence[Record], comm
     )
     about = about_run(run, command, began)
     write_pages(out, Heading("translation", about.title, ""), output, about)
+    return told
 
 
 def translation_pictures(records: Sequence[Record]) -> Iterator[Picture]:

@@ -35,9 +35,9 @@ class Meta:
     ``M(w) = L(a(w); the minibatch and replayed examples)``, and the step goes along its gradient.
 
     Lookahead-C-MAML, the paper's algorithm 3: ``Meta()``. The same as the code of Gupta et al. has it, with the loss
-    after every inner step: ``Meta(loss="mean")``. Lookbehind-C-MAML: ``Meta(rho=0.005, chunks=2)``; with ``rho = 0``
-    and ``outer = "meta"`` it is Lookahead-C-MAML only if ``climb = "fast"``, for a chain that begins at ``w`` and does
-    not climb takes all its gradients there.
+    after every inner step: ``Meta(loss="mean")``. Lookbehind-C-MAML: ``Meta(rho=0.005, chunks=2)``; with ``rho = 0``,
+    ``alpha = 1`` and ``outer = "meta"`` it is Lookahead-C-MAML, but only if ``climb = "fast"``, for a chain that begins
+    at ``w`` and does not climb takes all its gradients there.
     """
 
     chunks: int = 5
@@ -46,7 +46,7 @@ class Meta:
     """Radius of the ascent steps; None: there are none (Lookahead-C-MAML)."""
     climb: Literal["slow", "fast"] = "slow"
     """Do the ascent steps begin at ``w``, as Lookbehind's do, or are they added to the fast weights? The latter is
-    Lookahead-C-MAML where rho is 0."""
+    Lookahead-C-MAML where rho is 0, alpha 1 and ``outer`` "meta"."""
     alpha: float = 1.0
     """How far the inner loop's result is followed."""
     inner_lr: float = 0.03

@@ -195,7 +195,7 @@ class LifelongTraining:
             "steps": self.step,
             "gradient_evaluations": self.evaluations,
             "seconds": round(self.seconds, 3),
-            "images_per_task": len(self.stream.tasks[0].train),
+            "images_per_task": min(len(task.train) for task in self.stream.tasks),
             **found,
         }
 

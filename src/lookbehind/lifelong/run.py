@@ -14,7 +14,7 @@ from lookbehind.optim.checks import count, non_negative, one_of, positive
 from lookbehind.optim.clipping import clip_norm
 from lookbehind.optim.interpolation import following
 from lookbehind.training.job import Derived
-from lookbehind.training.methods import Method, method
+from lookbehind.training.methods import METHODS, Method, unknown_method
 from lookbehind.training.overrides import check_read, overrides
 from lookbehind.training.settings import as_plain_numbers, check_device, resolved
 
@@ -120,12 +120,22 @@ class LifelongSettings:
     def run(self, text: str, seed: int) -> LifelongRun:
         """The run for a method as people write it: ``er+lookbehind-sam:k=2,lr=0.03``."""
         name = text.partition(":")[0]
-        ascent = "sam" if name in META else method(name.removeprefix(REPLAY)).ascent
-        own = overrides(self, text, {ascent}, ONE_METHOD)
+        of_optimizer = _optimizing(name)
+        own = overrides(self, text, {of_optimizer.ascent if of_optimizer else "sam"}, ONE_METHOD)
         values = {f.name: getattr(self, f.name) for f in fields(LifelongSettings)} | own
         run = LifelongRun(**values, method=name, seed=seed)
         check_read(run, text, own)
         return run
+
+
+def _optimizing(name: str) -> Method | None:
+    """How the optimizer of a method is made; None for those with an inner loop of their own."""
+    if name in META:
+        return None
+    plain = name.removeprefix(REPLAY)
+    if plain not in METHODS:
+        raise unknown_method(name, [*META, *METHODS, *(f"{REPLAY}{one}" for one in METHODS)])
+    return METHODS[plain]
 
 
 ONE_METHOD = ("data", "tasks", "epochs", "evaluate")  # the same for all methods, or nothing can be compared
@@ -157,21 +167,27 @@ class LifelongRun(LifelongSettings, Derived):
                 raise ValueError(f"method={self.method!r}: a learner's base is SGD, with one whole minibatch per step")
             if found.needs_a_number_for_alpha and isinstance(self.alpha, str):
                 raise ValueError(f"alpha={self.alpha!r} with {self.method}: it needs a number, such as 0.5")
+        elif self.k > self.batch_size:
+            raise ValueError(
+                f"k={self.k} with batch_size={self.batch_size}: {self.method} takes every inner step on images of its "
+                "own; give a smaller k, or larger minibatches"
+            )
 
     @cached_property
     def meta(self) -> Meta | None:
         """The meta-learning, if it is one of the C-MAML methods."""
         if self.method not in META:
             return None
-        if isinstance(self.alpha, str):
+        climbs = self.method == "lookbehind-c-maml"
+        alpha = self.alpha if climbs else 1.0
+        if isinstance(alpha, str):
             raise ValueError(f"alpha={self.alpha!r} with {self.method}: it needs a number, such as 1")
         lr = self.lr if self.lr is not None else COMMON["lr"]
-        climbs = self.method == "lookbehind-c-maml"
         return Meta(
             chunks=self.k,
             rho=self.rho if climbs else None,
             climb=self.climb,
-            alpha=self.alpha if climbs else 1.0,
+            alpha=alpha,
             inner_lr=float(lr if self.inner_lr is None else self.inner_lr),
             loss=self.meta_loss,
             second_order=self.second_order,
@@ -181,9 +197,10 @@ class LifelongRun(LifelongSettings, Derived):
     @property
     def optimizing(self) -> Method:
         """How the learner's optimizer is made."""
-        if self.method in META:
+        found = _optimizing(self.method)
+        if found is None:
             raise ValueError(f"{self.method} has an inner loop of its own")
-        return method(self.method.removeprefix(REPLAY))
+        return found
 
     @property
     def base_lr(self) -> float:

@@ -175,16 +175,30 @@ def scaled_norm(
     gradients: Gradients,
     norms: Sequence[Tensor | None],
     scratch: Scratch,
+    products: list[Tensor | None],
 ) -> Tensor:
-    """``|T g|``: one norm over all parameters with a gradient and ``rho > 0``; ``norms`` are the ``|g|`` of each."""
+    """``|T g|``: one norm over all parameters with a gradient and ``rho > 0``; ``norms`` are the ``|g|`` of each.
+
+    ``products`` has memory for the ``T g`` that ``ascend`` may go on from, or None; what is left in it was used.
+    """
     parts: list[Tensor] = []
     owners: list[Tensor] = []
-    for leaf, before, here, gradient, norm in zip(leaves, slow, point, gradients, norms, strict=True):
+    for i, (leaf, here, gradient, norm) in enumerate(zip(leaves, point, gradients, norms, strict=True)):
+        room, products[i] = products[i], None
         if gradient is None or norm is None or leaf.rho == 0:
             continue
-        scaling = rule(leaf, before, here, scratch.temporary)
+        scaling = rule(leaf, slow[i], here, scratch.temporary)  # without a name it is let go of, should it be a copy
         if scaling is not None:
-            norm = torch.linalg.vector_norm(torch.mul(scaling, real(gradient), out=scratch.temporary(scaling)))
+            if scaling.shape != here.shape:
+                raise ValueError(
+                    f"ascent={rule!r} gave a T of shape {tuple(scaling.shape)} for {leaf} of shape "
+                    f"{tuple(here.shape)}: give one of that shape, for example T.expand_as(point)"
+                )
+            if room is not None and room.dtype is scaling.dtype:  # not where half precision would round it
+                products[i] = room
+            else:
+                room = scratch.temporary(scaling)
+            norm = torch.linalg.vector_norm(torch.mul(scaling, real(gradient), out=room))
         parts.append(norm)
         owners.append(gradient)
     return total_norm(parts, owners)
@@ -197,24 +211,34 @@ def ascend(
     start: Vector,
     gradients: Gradients,
     scaled_norm: Tensor,
+    products: Sequence[Tensor | None],
     scratch: Scratch,
     out: Vector,
 ) -> None:
-    """``out <- start + rho * T^2 g / |T g|``; where nothing climbs, ``out <- start``."""
+    """``out <- start + rho * T^2 g / |T g|``; where nothing climbs, ``out <- start``. ``T g`` may have been kept."""
     scales: dict[tuple[float, torch.device, torch.dtype], Tensor] = {}
-    for leaf, before, origin, gradient, point in zip(leaves, slow, start, gradients, out, strict=True):
+    for i, (leaf, origin, gradient, product, point) in enumerate(
+        zip(leaves, start, gradients, products, out, strict=True)
+    ):
         if gradient is None or leaf.rho == 0:
             if point is not origin:
                 point.copy_(origin)
             continue
-        # half precision is widened: its scale rho / |g| may overflow, and the sum is rounded only once
-        direction, wide_origin = widened(real(gradient)), widened(origin)
+        direction, wide_origin = gradient, origin
+        if not (type(gradient) is Tensor and gradient.dtype is origin.dtype is torch.float32):  # asked before the calls
+            # half precision is widened: its scale rho / |g| may overflow, and the sum is rounded only once
+            direction, wide_origin = widened(real(gradient)), widened(origin)
         key = (leaf.sign * leaf.rho, direction.device, wide_origin.dtype)
         if key not in scales:
             scales[key] = on(direction.device, key[0] / (scaled_norm + TINY)).to(wide_origin.dtype)
-        scaling = rule(leaf, before, origin, scratch.temporary)
+        scaling = rule(leaf, slow[i], origin, scratch.temporary)
         if scaling is not None:
-            direction = torch.mul(scaling, scaling, out=scratch.temporary(scaling)).mul_(direction)
+            if product is None:  # computed again, where T is not
+                room = scratch.temporary(scaling)
+                if room.untyped_storage()._cdata == scaling.untyped_storage()._cdata:
+                    room = scratch.temporary(scaling, 1)
+                product = torch.mul(scaling, direction, out=room)
+            direction = product.mul_(scaling)
         if wide_origin is origin:
             if direction.dtype != origin.dtype:  # asked first: `to` takes a microsecond to do nothing
                 direction = direction.to(origin.dtype)

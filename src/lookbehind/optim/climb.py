@@ -8,7 +8,7 @@ point serves the descent there *and* the next ascent step, so a minibatch costs 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,7 @@ from lookbehind.optim.passes import HOW_TO_WRITE_A_CLOSURE, Itinerary, Loss, Pas
 from lookbehind.optim.rng import Replay
 from lookbehind.optim.statistics import held_statistics
 from lookbehind.optim.treatment import Treatment
-from lookbehind.optim.weights import Scratch, Vector, dot, norms, on, real, total, total_norm
+from lookbehind.optim.weights import Scratch, Vector, dot, norms, on, real, reals, total, total_norm
 
 
 @dataclass
@@ -29,6 +29,7 @@ class _Evaluation:
     gradients: Gradients
     norm: Tensor  # of the whole gradient
     scaled_norm: Tensor  # |T g|; the norm itself where no ascent step follows
+    products: Gradients  # T g, where there was room for it
 
 
 @dataclass(kw_only=True)
@@ -87,7 +88,7 @@ class Climb:
     ) -> Generator[Pass, Loss | None, _Evaluation]:
         """Loss and gradient at a point; with ``share`` they are recorded as this chain's."""
         loss = yield from self._ask(point, minibatch, chain)
-        evaluation = self._measured(climbs)
+        evaluation = self._measured(climbs, from_slow=point == 0)
         if share is not None:
             self.last.record(point, share, loss, evaluation.norm)
         where = f"evaluation {self.last.evaluations} of the step"
@@ -113,20 +114,22 @@ class Climb:
         self.treatment.received(given=False)
         return _scalar(loss)
 
-    def _measured(self, climbs: bool) -> _Evaluation:
+    def _measured(self, climbs: bool, *, from_slow: bool) -> _Evaluation:
         gradients = self._gradients()
         present = [g for g in gradients if g is not None]
         sizes = norms(present)
         norm = total_norm(sizes, present)
         if not climbs or (self.rule is sam and all(leaf.rho for leaf in self.leaves)):
-            return _Evaluation(gradients, norm, norm)
+            return _Evaluation(gradients, norm, norm, [None] * len(gradients))
         each = iter(sizes)
         aligned = [None if g is None else next(each) for g in gradients]
-        here = [real(leaf.parameter) for leaf in self.leaves]
+        if not self.exchange.held:
+            self.exchange.hold()
+        here = reals([leaf.parameter for leaf in self.leaves])
         slow = self._slow_for_the_rule(here)
-        return _Evaluation(
-            gradients, norm, scaled_norm(self.rule, self.leaves, slow, here, gradients, aligned, self.scratch)
-        )
+        products: list[Tensor | None] = self.exchange.room if from_slow else [None] * len(gradients)
+        size = scaled_norm(self.rule, self.leaves, slow, here, gradients, aligned, self.scratch, products)
+        return _Evaluation(gradients, norm, size, products)
 
     def _slow_for_the_rule(self, here: Vector) -> Sequence[Tensor]:
         """The slow weights, if the rule reads them: where they wait on the CPU, bringing them back takes time."""
@@ -137,12 +140,9 @@ class Climb:
         # autocast keeps half-precision copies of the weights until its outermost ``with`` ends: a step inside one would
         # evaluate every point at the first point's weights
         torch.clear_autocast_cache()
-        with ExitStack() as stack:
-            if self.replay is not None:
-                stack.enter_context(self.replay((request.micro_batch, request.minibatch)))
-            if request.climbing:
-                stack.enter_context(held_statistics(self.held_model))
-            stack.enter_context(self.treatment.evaluated())
+        replayed = nullcontext() if self.replay is None else self.replay((request.micro_batch, request.minibatch))
+        held = self.held_model is not None and request.climbing
+        with replayed, held_statistics(self.held_model) if held else nullcontext(), self.treatment.evaluated():
             self.climbing = request.climbing
             try:
                 yield
@@ -177,6 +177,7 @@ class Climb:
             start,
             here.gradients,
             here.scaled_norm,
+            here.products,
             self.scratch,
             out=exchange.point,
         )
@@ -218,4 +219,5 @@ def _scalar(loss: Loss | None) -> Loss | None:
         raise ValueError(
             f"the closure returned a tensor of shape {tuple(loss.shape)}: return one number, the mean loss"
         )
-    return loss.detach().clone().reshape(())  # a copy: the closure may use one tensor for all its losses
+    loss = loss.detach().clone()  # a copy: the closure may use one tensor for all its losses
+    return loss.reshape(()) if loss.dim() else loss

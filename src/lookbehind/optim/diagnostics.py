@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lookbehind.optim.passes import Loss
@@ -36,14 +35,16 @@ class Diagnostics:
 
     def record(self, point: int, share: float, loss: Loss | None, norm: Tensor) -> None:
         """Note the evaluation at a point of a chain."""
+        if share != 1.0:
+            loss, norm = None if loss is None else loss * share, norm * share
         if point == len(self._norms):
-            self._losses.append(None)
-            self._norms.append(torch.zeros_like(norm))
+            self._losses.append(loss)
+            self._norms.append(norm)
+            return
         known = self._losses[point]
         if loss is not None:
-            loss = loss if share == 1.0 else loss * share
             self._losses[point] = loss if known is None else known + loss
-        self._norms[point] = norm if share == 1.0 else self._norms[point] + norm * share
+        self._norms[point] = self._norms[point] + norm
 
     def record_cosine(self, share: float, cosine: Tensor) -> None:
         """Note the cosine of one chain."""
@@ -75,7 +76,7 @@ class Diagnostics:
 
     @property
     def cosine(self) -> float | None:
-        """Between the last gradient and the whole climb (or the first gradient, see the option ``cosine``).
+        """Between the last gradient and the whole climb or the first gradient: None unless the option ``cosine`` asks.
 
         Not the cosine that gives an adaptive alpha: that one compares moves of the fast weights.
         """

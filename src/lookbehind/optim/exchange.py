@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lookbehind.optim.weights import ALONE, PLAIN, Scratch, Vector, is_dense, real, references
+from lookbehind.optim.weights import ALONE, COMPLEX, PLAIN, Scratch, Vector, is_dense, real, reals, references
 
 
 def aside(tensor: Tensor) -> Tensor:
@@ -66,12 +66,12 @@ class Exchange:
         """Put ``slow`` aside and make room for ``point``: one vector of buffers for both."""
         self._lends = [not self.offload and _fills_a_storage_of_its_own(p) for p in self.parameters]
         self._homes = [p.data for p in self.parameters]
-        self._views = [real(home) for home in self._homes]
+        self._views = reals(self._homes)
         if self.offload:
             slow, self.point = [aside(view) for view in self._views], list(self._views)
         else:
             slow, self.point = [], []
-            for lends, view, buffer in zip(self._lends, self._views, map(real, self._scratch.take()), strict=True):
+            for lends, view, buffer in zip(self._lends, self._views, reals(self._scratch.take()), strict=True):
                 slow.append(view if lends else buffer.copy_(view))
                 self.point.append(buffer if lends else view)
         self._shown = self.point  # where values are copied in place, ``point`` lives in the parameters at first
@@ -90,6 +90,11 @@ class Exchange:
         return self._views
 
     @property
+    def room(self) -> list[Tensor | None]:
+        """The memory of ``point`` before the first ascent step writes it, where a climb does not begin in it."""
+        return [point if lends else None for point, lends in zip(self.point, self._lends, strict=True)]
+
+    @property
     def moved(self) -> bool:
         """Have the slow weights been moved, that is, is the step taken?"""
         written = (t._version != v for t, v in zip(self._before, self._versions, strict=True))
@@ -97,7 +102,7 @@ class Exchange:
 
     def start_fast(self) -> Vector:
         """The fast weights, equal to the slow ones; in ``point``'s place once no more gradient is to be evaluated."""
-        fast = self.point if self.point_is_over else [real(b) for b in self._scratch.take()]
+        fast = self.point if self.point_is_over else reals(self._scratch.take())
         torch._foreach_copy_(fast, self._slow, non_blocking=fast[0].is_cuda)
         return fast
 
@@ -116,9 +121,8 @@ class Exchange:
 
     def settle(self) -> None:
         """Take over the values where a forward pass or an optimizer put another tensor in a parameter's place."""
-        for i, parameter in enumerate(self.parameters):
-            place = self._shown[i]
-            if self._address(i) != place.data_ptr():
+        for i, (parameter, place) in enumerate(zip(self.parameters, self._shown, strict=True)):
+            if _address(parameter) != place.data_ptr():
                 place.copy_(real(parameter))
                 parameter.data = place if self._lends[i] else self._homes[i]
 
@@ -129,18 +133,19 @@ class Exchange:
         if not self.offload:
             torch._foreach_lerp_(self._slow, fast, fractions)
             return
-        for i, (slow, moved) in enumerate(zip(self.slow, fast, strict=True)):
-            torch.lerp(slow, moved, fractions if isinstance(fractions, float) else fractions[i], out=moved)
+        slow = self.slow
+        for i, moved in enumerate(fast):
+            torch.lerp(slow[i], moved, fractions if isinstance(fractions, float) else fractions[i], out=moved)
         self._slow = fast
 
     def home(self) -> None:
         """Let the parameters have the slow weights again, in the storage they had before the step."""
         if not self.held:
             return
-        for i, parameter in enumerate(self.parameters):
+        for i, (parameter, view) in enumerate(zip(self.parameters, self._views, strict=True)):
             if not self._lends[i]:
-                self._views[i].copy_(self._slow[i], non_blocking=self._views[i].is_cuda)
-            if self._address(i) != self._views[i].data_ptr():
+                view.copy_(self._slow[i], non_blocking=view.is_cuda)
+            if _address(parameter) != view.data_ptr():
                 parameter.data = self._homes[i]
 
     def release(self) -> None:
@@ -148,20 +153,20 @@ class Exchange:
         self.home()
         self.held = False
 
-    def _address(self, i: int) -> int:
-        parameter = self.parameters[i]
-        return parameter.data_ptr() if self._lends[i] else real(parameter).data_ptr()
+
+def _address(parameter: Tensor) -> int:
+    return (parameter if type(parameter) in PLAIN else real(parameter)).data_ptr()
 
 
 def _fills_a_storage_of_its_own(parameter: Tensor) -> bool:
     """May the parameter be pointed at another storage, without anyone noticing?"""
     if type(parameter) not in PLAIN or not parameter.is_cpu:
         return False
-    if parameter.layout is not torch.strided or parameter.is_complex():
+    if parameter.layout is not torch.strided or parameter.dtype in COMPLEX:
         return False
     storage = parameter.untyped_storage()
     if storage.is_shared() or not storage.resizable():  # memory that came from elsewhere: NumPy, a mapped file
         return False
-    if storage.nbytes() != parameter.numel() * parameter.element_size() or not is_dense(parameter):
+    if storage.nbytes() != parameter.nbytes or not (parameter.is_contiguous() or is_dense(parameter)):
         return False
     return references(storage) == ALONE

@@ -75,7 +75,8 @@ class adaptive:  # noqa: N801, a value with arguments, used like a function
         self, slow: Sequence[Tensor], first: Vector, fast: Vector, owners: Sequence[Tensor], room: Room
     ) -> list[Tensor]:
         """One tensor per parameter; the same one for all, unless per tensor."""
-        products = [_products(*tensors, room) for tensors in zip(slow, first, fast, strict=True)]
+        # not by zip, which holds one slow tensor while the next comes to its device
+        products = [_products(slow[i], first[i], fast[i], room) for i in range(len(fast))]
         if self.per_tensor:
             parts = [
                 [total([value], [owner]) for value in three] for three, owner in zip(products, owners, strict=True)

@@ -16,7 +16,7 @@ WORDS = {
     "rng": ("fresh", "replay"),
     "nonfinite": ("raise", "skip", "propagate"),
     "restore": ("weights", "all"),
-    "cosine": ("climb", "gradients", "none"),
+    "cosine": ("none", "climb", "gradients"),
     "ranks": ("together", "apart"),
 }
 

@@ -91,8 +91,8 @@ class SharpnessAware(Wrapper):
         ranks: of several processes with DistributedDataParallel: they climb ``"together"``, along the gradient of the
             whole minibatch, or ``"apart"``, each along its own, which is m-SAM with the ranks' parts as micro-batches
             and saves all-reduces: only the descent's gradients are averaged (needs ``model``, the DDP one).
-        cosine: the cosine in ``last``: between the last gradient and the whole ``"climb"``, between the first and
-            last ``"gradients"`` (one more buffer), or ``"none"``.
+        cosine: the cosine in ``last``: ``"none"``, between the last gradient and the whole ``"climb"`` (a difference
+            and two products of all weights per step), or between the first and last ``"gradients"`` (one more buffer).
         offload: let the slow weights wait in the CPU's memory while the other two vectors are used, to the same bits.
             On a GPU this saves one parameter-sized buffer of those beside the parameters (all that SAM has; one of
             Lookbehind's two, or of three with an adaptive alpha), for copying the weights out once and back one to
@@ -107,10 +107,10 @@ class SharpnessAware(Wrapper):
     After a step every ``p.grad`` is None.
 
     Examples:
-        >>> from lookbehind.optim.descent import repeat
+        >>> from lookbehind.optim.descent import mean
         >>> from lookbehind.optim.interpolation import constant
         >>> base = torch.optim.SGD(model.named_parameters(), lr=0.1, momentum=0.9)
-        >>> optimizer = SharpnessAware(base, rho=0.15, k=5, descent=repeat, interpolation=constant(0.5))
+        >>> optimizer = SharpnessAware(base, rho=0.05, k=3, descent=mean, interpolation=constant(0.5))
         >>> loss = optimizer.step(closure)
     """
 
@@ -130,7 +130,7 @@ class SharpnessAware(Wrapper):
         rng: str = "fresh",
         nonfinite: str = "raise",
         restore: str = "weights",
-        cosine: str = "climb",
+        cosine: str = "none",
         clip: Clip | None = None,
         scaler: torch.amp.GradScaler | None = None,
         ranks: str = "together",

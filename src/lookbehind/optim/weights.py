@@ -17,7 +17,10 @@ Vector = list[Tensor]
 Room = Callable[[Tensor], Tensor]  # gives scratch memory like a tensor, valid until it is asked again
 
 
-PLAIN = (Tensor, torch.nn.Parameter)  # most tensors by far: looked at first, as small networks notice every microsecond
+# most tensors by far: looked at first, and a list at a time, as small networks notice every microsecond
+PLAIN = frozenset((Tensor, torch.nn.Parameter))
+COMPLEX = frozenset((torch.complex32, torch.complex64, torch.complex128))
+WIDE = frozenset((torch.float64, torch.complex128))
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -37,6 +40,17 @@ def real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
+def _plain_and_real(tensors: Sequence[Tensor]) -> bool:
+    return {type(t) for t in tensors} <= PLAIN and not {t.dtype for t in tensors} & COMPLEX
+
+
+def reals(tensors: Sequence[Tensor]) -> Vector:
+    """``real`` of each, without a call for each where none needs it."""
+    if not _plain_and_real(tensors):
+        return [real(t) for t in tensors]
+    return [t if type(t) is Tensor and not t.requires_grad else t.detach() for t in tensors]
+
+
 def on(device: torch.device, tensor: Tensor) -> Tensor:
     """The tensor on a device, without waiting where that is safe: the host must not read a copy before it is there."""
     return tensor if tensor.device == device else tensor.to(device, non_blocking=device.type != "cpu")
@@ -44,7 +58,7 @@ def on(device: torch.device, tensor: Tensor) -> Tensor:
 
 def wide(*tensors: Tensor) -> torch.dtype:
     """The type that sums are accumulated in: an fp16 norm overflows at 65504, and SAM would silently stop."""
-    return torch.float64 if any(t.dtype in (torch.float64, torch.complex128) for t in tensors) else torch.float32
+    return torch.float64 if {t.dtype for t in tensors} & WIDE else torch.float32
 
 
 def widened(tensor: Tensor) -> Tensor:
@@ -64,7 +78,7 @@ def norms(tensors: Sequence[Tensor]) -> list[Tensor]:
     """The Euclidean norm of each tensor (of the local shard, for a DTensor)."""
     if not tensors:
         return []
-    return list(torch._foreach_norm([real(t) for t in tensors], 2, dtype=wide(*tensors)))
+    return list(torch._foreach_norm(reals(tensors), 2, dtype=wide(*tensors)))
 
 
 def total(parts: Sequence[Tensor], owners: Sequence[Tensor]) -> Tensor:
@@ -93,10 +107,12 @@ def _sum_over_ranks(part: Tensor, owner: Tensor) -> Tensor:
 
 def total_norm(parts: Sequence[Tensor], owners: Sequence[Tensor]) -> Tensor:
     """The norm of the whole vector from the norms of its tensors."""
-    if not parts or any(map(is_sharded, owners)):
+    if not parts or (not {type(owner) for owner in owners} <= PLAIN and any(map(is_sharded, owners))):
         return total([part.square() for part in parts], owners).sqrt()
+    if len({part.device for part in parts}) > 1:
+        parts = [on(parts[0].device, part) for part in parts]
     # not the root of a sum of squares: the norm of norms keeps one tensor's norm bit for bit
-    norm: Tensor = torch.linalg.vector_norm(torch.stack([on(parts[0].device, part) for part in parts]))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(tuple(parts)))
     return norm
 
 
@@ -113,7 +129,7 @@ class Scratch:
         self._vectors: list[Vector] = []
         self._parameters: list[Tensor] = []
         self._taken = 0
-        self._temporaries: dict[tuple[torch.dtype, torch.device], Tensor] = {}
+        self._temporaries: dict[tuple[torch.dtype, torch.device, int], Tensor] = {}
         self._shaped: dict[tuple[object, ...], Tensor] = {}  # views of the above, by what they are like
 
     def open(self, parameters: Sequence[Tensor]) -> None:
@@ -125,7 +141,7 @@ class Scratch:
                 self._vectors.clear()
                 self._shaped.clear()  # of shapes that may never come again
         # whoever kept a buffer (a base optimizer its gradient, a closure a state dict) may have it
-        if any(references(real(buffer).untyped_storage()) > ALONE for vector in self._vectors for buffer in vector):
+        if any(references(real(b).untyped_storage()) > ALONE for vector in self._vectors for b in vector):
             self._vectors.clear()
 
     def take(self) -> Vector:
@@ -135,16 +151,16 @@ class Scratch:
         self._taken += 1
         return list(self._vectors[self._taken - 1])
 
-    def temporary(self, like: Tensor) -> Tensor:
-        """A buffer for one tensor, valid until the next call."""
-        key = (like.dtype, like.device, like.shape, like.stride())
+    def temporary(self, like: Tensor, number: int = 0) -> Tensor:
+        """A buffer for one tensor, valid until the next call with the same number."""
+        key = (like.dtype, like.device, like.shape, like.stride(), number)
         shaped = self._shaped.get(key)
         if shaped is None:
-            shaped = self._shaped[key] = self._view_like(like)
+            shaped = self._shaped[key] = self._view_like(like, number)
         return shaped
 
-    def _view_like(self, like: Tensor) -> Tensor:
-        key = (like.dtype, like.device)
+    def _view_like(self, like: Tensor, number: int) -> Tensor:
+        key = (like.dtype, like.device, number)
         flat = self._temporaries.get(key)
         if flat is None or flat.numel() < like.numel():
             flat = self._temporaries[key] = torch.empty(like.numel(), dtype=like.dtype, device=like.device)
@@ -165,7 +181,7 @@ def _fits(buffer: Tensor, parameter: Tensor) -> bool:
     return (
         type(buffer) is kind
         and buffer.shape == parameter.shape
-        and buffer.dtype == parameter.dtype
+        and buffer.dtype is parameter.dtype
         and buffer.device == parameter.device
         and (buffer.stride() == parameter.stride() or not is_dense(parameter))
         and (kind is Tensor or getattr(buffer, "placements", None) == getattr(parameter, "placements", None))
@@ -188,11 +204,14 @@ def is_dense(tensor: Tensor) -> bool:
 
 def overlapping(tensors: Sequence[Tensor]) -> tuple[int, int] | None:
     """Two tensors that have elements of the same memory, if there are any (dense ones; others are not looked into)."""
+    if not _plain_and_real(tensors):
+        tensors = reals(tensors)  # the others need not be detached, which costs more
+    storages = [t.untyped_storage()._cdata for t in tensors]
+    if len(set(storages)) == len(storages):
+        return None
     by_storage: dict[int, list[tuple[int, Tensor]]] = {}
-    for number, tensor in enumerate(tensors):
-        if type(tensor) not in PLAIN or tensor.is_complex():  # the others need not be detached, which costs more
-            tensor = real(tensor)
-        by_storage.setdefault(tensor.untyped_storage()._cdata, []).append((number, tensor))
+    for number, (storage, tensor) in enumerate(zip(storages, tensors, strict=True)):
+        by_storage.setdefault(storage, []).append((number, tensor))
     for members in by_storage.values():
         if len(members) == 1:
             continue

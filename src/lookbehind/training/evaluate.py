@@ -36,7 +36,7 @@ def trained(directory: Path, storage: Storage) -> Training:
         run = run_from(json.loads((directory / "run.json").read_text()))
         weights = torch.load(directory / "weights.pt", map_location=run.filled.device, weights_only=True)
     except (ValueError, TypeError, AttributeError, RuntimeError, UnpicklingError, EOFError) as error:
-        raise ValueError(f"{directory}: run.json or weights.pt is damaged, or not of a run") from error
+        raise ValueError(f"{directory}: run.json or weights.pt is damaged, or not of a training of images") from error
     with as_the_run_says(run):
         check_data(run, storage, directory)
         training = Training(run, load(run, storage))

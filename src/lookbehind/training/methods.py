@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -161,7 +161,6 @@ class Method:
                 model=model,
                 batchnorm=numbers.batchnorm,
                 rng=rng,
-                cosine="none",  # nothing in a record needs it
                 clip=numbers.clipping,
                 scaler=scaler,
                 ranks=ranks,
@@ -235,7 +234,7 @@ def _methods() -> Iterator[Method]:
         )
         yield Method(
             f"repeat-{a}",
-            "control: Lookbehind with its first gradient k times",
+            "control: Lookbehind with its first gradient k times; begin with 3 times its rho",
             a,
             repeat,
             multistep=True,
@@ -248,11 +247,16 @@ METHODS: dict[str, Method] = {method.name: method for method in _methods()}
 
 def method(name: str) -> Method:
     """A method by its name."""
-    if name in METHODS:
-        return METHODS[name]
-    near = difflib.get_close_matches(name, METHODS, n=3, cutoff=0.5)
+    if name not in METHODS:
+        raise unknown_method(name, METHODS)
+    return METHODS[name]
+
+
+def unknown_method(name: str, known: Iterable[str]) -> ValueError:
+    """The error for a name that is not among the known ones, with those that are near."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise ValueError(f"method={name!r}: {hint}`lookbehind list` shows the {len(METHODS)} methods")
+    return ValueError(f"method={name!r}: {hint}`lookbehind list` shows the {len(METHODS)} methods")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -198,8 +198,8 @@ def as_plain_numbers(settings: Any) -> None:
     for f in fields(settings):
         value = getattr(settings, f.name)
         if isinstance(value, Real) and not isinstance(value, bool):
-            number = float(value)
-            object.__setattr__(settings, f.name, number if str(f.type).startswith("float") else int(number))
+            number = int(value) if isinstance(value, Integral) else float(value)  # no float is exact for a long seed
+            object.__setattr__(settings, f.name, float(number) if str(f.type).startswith("float") else int(number))
 
 
 def usual(data: str, base: str) -> dict[str, Any]:

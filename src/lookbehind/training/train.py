@@ -89,7 +89,12 @@ def check_data(run: Job, storage: Storage, directory: Path | None = None) -> Non
     if not path.exists():
         with written_whole(path) as file:
             file.write(json.dumps(here).encode())
-    elif json.loads(path.read_text()) != here:
+        return
+    try:
+        before = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged; if the data are still those of before, remove it") from error
+    if before != here:
         raise ValueError(
             f"{directory} was trained on other data than that of {run.data} in {storage.data_dir}; "
             "give another --out, or the --data-dir of before"

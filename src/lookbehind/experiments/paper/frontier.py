@@ -26,9 +26,10 @@ RADII = {
     "asam": (1.0, 2.0, 4.0, 8.0),
     "repeat-asam": (2.0, 3.0, 6.0, 12.0),
     "lookbehind-asam": (0.5, 1.0, 2.0),
+    "sam+repeat-sam": (2.0, 4.0, 6.0),
 }
 """In units of the default one, so that the best lies between two others: the repeated gradient climbs once, where
-Lookbehind climbs k times; Lookbehind-ASAM breaks at 4."""
+Lookbehind climbs k times; Lookbehind-ASAM breaks at 4. After SAM, which has the same radius, that of either."""
 CHOSEN = {"honest": "settings chosen on held-out images", "paper": "settings chosen on test images"}
 """By the protocol. A few hundred held-out images may miss the best radius, which then counts against a row."""
 HALVES = ("Lookbehind, first half", "Lookbehind, last half")
@@ -64,9 +65,11 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
     def sparing(name: str, **options: float | str) -> Arm:
         return Arm(name, tuple(written("lookbehind-sam", rho=rho, k=k, alpha=ALPHA, **options) for rho in larger))
 
-    def switching(name: str, part: float, begin: str, end: str) -> Arm:
+    def switching(name: str, part: float, begin: str, end: str, rhos: Sequence[float] = larger) -> Arm:
         method = f"{begin}+{end}@{max(1, round(part * epochs))}"
-        return Arm(name, tuple(written(method, rho=rho, k=k, alpha=ALPHA) for rho in larger))
+        return Arm(name, tuple(written(method, rho=rho, k=k, alpha=ALPHA) for rho in rhos))
+
+    repeated = [radius(task, "sam", factor) for factor in RADII["sam+repeat-sam"][: len(scale.few_rhos)]]
 
     return [
         Arm("SGD", ("sgd",)),
@@ -79,6 +82,8 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
         Arm("SAM, as many gradients", tuple(written("sam", rho=rho, **stretched(task, (k + 1) / 2)) for rho in larger)),
         switching("Lookbehind, last quarter", 0.75, "sam", "lookbehind-sam"),
         switching("Lookbehind, last half", 0.5, "sam", "lookbehind-sam"),
+        switching("Repeated, last quarter", 0.75, "sam", "repeat-sam", repeated),
+        switching("Repeated, last half", 0.5, "sam", "repeat-sam", repeated),
         switching("Lookbehind, first quarter", 0.25, "lookbehind-sam", "sam"),
         switching("Lookbehind, first half", 0.5, "lookbehind-sam", "sam"),
         sparing("Lookbehind, every 2nd", every=2),
@@ -121,6 +126,14 @@ CLAIMS = (
     ),
     _claim(
         "Lookbehind at the end of SAM, for a half, is above SAM alone at its best rho", "Lookbehind, last half", "SAM"
+    ),
+    *(
+        _claim(
+            f"Lookbehind at the end of SAM, for a {part}, is above one gradient repeated there",
+            f"Lookbehind, last {part}",
+            f"Repeated, last {part}",
+        )
+        for part in ("quarter", "half")
     ),
     _claim("averaged, SGD's weights are above the last ones", "SGD, averaged", "SGD"),
     _claim("averaged, SAM's weights are above the last ones", "SAM, averaged", "SAM"),

@@ -220,14 +220,19 @@ def _chosen(found: Findings, task: Task, arm: Arm, protocols: Iterable[str]) -> 
 
 def known(wanted: Reproduction, name: str, runs: Iterable[Job]) -> dict[str, Outcome]:
     """Those runs of an experiment that are trained and measured, by their ids."""
-    measures = replace(wanted.at.measures, measures=experiment(name).measures)
     found: dict[str, Outcome] = {}
     for run in runs:
+        measures = replace(wanted.at.measures, measures=_measured_of(wanted, name, run))
         records = whole_records(run, wanted.storage, measures)
         if records is not None:
             place = wanted.storage.directory(run)
             found[run.id] = Outcome(run, records, {} if records[-1]["diverged"] else measured(place, measures))
     return found
+
+
+def _measured_of(wanted: Reproduction, name: str, run: Job) -> tuple[str, ...]:
+    """What is measured of a run: nothing where it chooses settings and is not shown, which can cost as much as it."""
+    return experiment(name).measures if run.seed in wanted.shown(name) else ()
 
 
 def runs_of(wanted: Reproduction) -> list[tuple[Job, Measures]]:
@@ -237,7 +242,7 @@ def runs_of(wanted: Reproduction) -> list[tuple[Job, Measures]]:
     for name in wanted.experiments:
         for run in runs_of_experiment(wanted, name):
             runs.setdefault(run.id, run)
-            measures.setdefault(run.id, {}).update(dict.fromkeys(experiment(name).measures))
+            measures.setdefault(run.id, {}).update(dict.fromkeys(_measured_of(wanted, name, run)))
     ordered = sorted(runs.values(), key=lambda run: run.seed)
     return [(run, replace(wanted.at.measures, measures=tuple(measures[run.id]))) for run in ordered]
 
