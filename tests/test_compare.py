@@ -69,6 +69,10 @@ def test_a_row_tells_what_the_method_ran_with(compared):
     assert settings["lookbehind-sam:alpha=adaptive"]["alpha"] == "adaptive"
     switched = method_settings(Run(method="sam+asam@3"))
     assert switched == {"sam_rho": 0.05, "asam_rho": 0.5, "eta": 0.01, "base": "sgd", "lr": 0.05}
+    wider = method_settings(Run(method="sam+sam-matched@3", rho=0.1, widen=2.0, k=3, alpha=0.5))
+    # alpha k = 1.5 and (k + 1) / 2 = 2, from the switch on
+    assert wider == {"rho": pytest.approx([0.1, 0.4]), "k": 3, "alpha": 0.5, "base": "sgd",
+                     "lr": pytest.approx([0.05, 0.075])}  # fmt: skip
 
 
 def test_the_page_and_its_making_are_written(compared):

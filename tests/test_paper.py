@@ -421,6 +421,10 @@ def test_the_rows_of_the_frontier_cost_what_they_say():
         "Lookbehind, last half": 4.0,
         "Repeated, last quarter": 2.0,
         "Repeated, last half": 2.0,
+        "SAM wider, last half": 2.0,
+        "Repeated wider, last half": 2.0,
+        "Matched step, last half": 2.0,
+        "Repeated wider, last quarter": 2.0,
         "Lookbehind, first quarter": 3.07,
         "Lookbehind, first half": 4.0,
         "Lookbehind, every 2nd": 3.5,
@@ -442,6 +446,9 @@ def test_the_rows_of_the_frontier_cost_what_they_say():
     assert arms["Lookbehind, last half"].candidates[0] == "sam+lookbehind-sam@15:rho=0.1,k=5,alpha=0.5"
     assert arms["Repeated, last half"].candidates == tuple(
         f"sam+repeat-sam@15:rho={rho},k=5,alpha=0.5" for rho in (0.1, 0.2, 0.3)
+    )
+    assert arms["Repeated wider, last half"].candidates == tuple(
+        f"sam+repeat-sam@15:rho={rho},widen={factor},k=5,alpha=0.5" for rho in (0.1, 0.2) for factor in ("1.5", "3")
     )
 
 
@@ -484,7 +491,8 @@ def test_the_verdicts_of_the_frontier():
         "Lookbehind, first half": 76, "Lookbehind, last half": 77, "Lookbehind, last quarter": 74,
         "Lookbehind, first quarter": 73, "Lookbehind, every 2nd": 73, "Lookbehind, part climbs": 73,
         "Lookbehind, adaptive": 73, "SGD, averaged": 71, "SAM, averaged": 74, "Lookbehind, averaged": 83,
-        "Repeated, last quarter": 78, "Repeated, last half": 70,
+        "Repeated, last quarter": 78, "Repeated, last half": 70, "Matched step, last half": 73,
+        "SAM wider, last half": 71, "Repeated wider, last half": 72, "Repeated wider, last quarter": 79,
     }  # fmt: skip
     known = {}
     for arm in experiment("frontier").arms(task, SMOKE):
@@ -501,11 +509,12 @@ def test_the_verdicts_of_the_frontier():
         "the gain comes early: Lookbehind in the first half is above Lookbehind in the last",
         "Lookbehind at the end of SAM, for a quarter, is above SAM alone at its best rho",
         "Lookbehind at the end of SAM, for a quarter, is above one gradient repeated there",
+        "Lookbehind at the end of SAM, for a quarter, is above one gradient that climbs farther, repeated there",
         "averaged, SAM's weights are above the last ones",
     }
     claims = {found.claim.text.removeprefix("not in the paper: ") for _, found in output.verdicts}
     assert contradicted < claims
-    assert len(claims) == 15
+    assert len(claims) == 17
     for where, found in output.verdicts:
         wrong = found.claim.text.removeprefix("not in the paper: ") in contradicted
         assert found.verdict == ("contradicted" if wrong == where.endswith("test accuracy %") else "holds"), found

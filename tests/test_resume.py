@@ -97,9 +97,10 @@ def stopping_after(steps: int):
     return lambda: next(asked) >= steps
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "sam+sam@1"])
 def test_stopped_in_the_middle_of_epochs_every_method_goes_on(method, tmp_path):
-    run = Run(method=method, k=2, epochs=3, batch_size=50, train_images=100, micro_batch=25, pool=2)
+    """Also one that takes over from itself, with a wider climb."""
+    run = Run(method=method, widen=3.0, k=2, epochs=3, batch_size=50, train_images=100, micro_batch=25, pool=2)
     train(run, Storage(out=tmp_path / "whole"))
     told: list = []
     for _ in range(10):

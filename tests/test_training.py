@@ -209,6 +209,25 @@ def test_a_switch_happens_at_its_epoch_and_back(digits):
     assert seen == [("sam", 6, None), ("lookbehind-sam", 18, 0.5), ("sam", 24, None)]
 
 
+@pytest.mark.parametrize(("method", "widen"), [("sam+sam@1+repeat-sam@2", 3.0), ("asam+lookbehind-asam@1", 0.5)])
+def test_a_climb_is_widened_from_the_first_switch_on(method, widen, digits):
+    """The same steps as those of optimizers with another rho, which take over the base: to the same bits."""
+    run = Run(method=method, widen=widen, rho=0.1, asam_rho=0.4, k=2, alpha=0.5, epochs=3, batch_size=100)
+    widened, by_hand = Training(run, digits), Training(replace(run, widen=1.0), digits)
+    for phase in run.phases:
+        factor = widen if phase.start else 1.0
+        by_hand.run = replace(by_hand.run, rho=0.1 * factor, asam_rho=0.4 * factor)
+        until = next((later.start for later in run.phases if later.start > phase.start), 3)
+        while by_hand.epoch < until:
+            by_hand.train_epoch(lambda: True)
+            widened.train_epoch(lambda: True)
+        assert widened.method is phase.method
+        assert widened.evaluations == by_hand.evaluations
+        for a, b in zip(widened.model.parameters(), by_hand.model.parameters(), strict=True):
+            assert torch.equal(a, b)
+    assert widened.optimizer.rho == (0.1 if run.methods[0].ascent == "sam" else 0.4) * widen
+
+
 def test_leaving_lookahead_takes_its_slow_weights(digits):
     training = Training(Run(method="lookahead-sgd+sgd@1", k=5, alpha=0.1, epochs=2, batch_size=100), digits)
     training.train_epoch(lambda: True)

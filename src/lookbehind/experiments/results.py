@@ -176,15 +176,21 @@ def over_levels(
 
 
 def method_settings(run: Run) -> dict[str, Any]:
-    """What a method was run with: the numbers that it reads, and its learning rate."""
+    """What a method was run with: the numbers that it reads, its learning rate; several where a switch changes it."""
     read = {name for method in run.methods for name in method.numbers}
     values: dict[str, Any] = {}
-    radii = {method.ascent: method.rho(run) for method in run.methods if method.ascent}
-    for ascent, radius in radii.items():
-        values["rho" if len(radii) == 1 else f"{ascent}_rho"] = radius
+    climbing = [phase for phase in run.phases if phase.method.ascent]
+    ascents = dict.fromkeys(phase.method.ascent for phase in climbing)
+    for ascent in ascents:
+        radii = [phase.method.rho(run.during(phase)) for phase in climbing if phase.method.ascent == ascent]
+        values["rho" if len(ascents) == 1 else f"{ascent}_rho"] = _one_or_all(radii)
     values |= {name: getattr(run, name) for name in ("eta", "k", "alpha", "micro_batch") if name in read}
-    factor = run.methods[0].lr_factor(run)
-    return values | {"base": run.filled.base, "lr": float(run.filled.lr or 0.0) * factor}
+    rates = [float(run.filled.lr or 0.0) * method.lr_factor(run) for method in run.methods]
+    return values | {"base": run.filled.base, "lr": _one_or_all(rates)}
+
+
+def _one_or_all(values: list[float]) -> float | list[float]:
+    return values[0] if len(set(values)) == 1 else values
 
 
 def curve(run: Run, records: Sequence[Record]) -> Curve:

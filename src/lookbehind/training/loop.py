@@ -22,7 +22,7 @@ from lookbehind.models import build
 from lookbehind.optim.lookahead import PHASE, Lookahead, slow_weights_of
 from lookbehind.optim.passes import micro_batches, switching
 from lookbehind.training.averaging import Average
-from lookbehind.training.methods import METHODS, Method, base_optimizer
+from lookbehind.training.methods import Method, base_optimizer
 from lookbehind.training.parallel import load_model, load_optimizer, model_state, optimizer_state, team
 from lookbehind.training.records import Record
 from lookbehind.training.run import Run
@@ -105,8 +105,8 @@ class Training:
         self.evaluations: float = 0
         self.tally = Tally(run.device)
         self.scaler = torch.amp.GradScaler(torch.device(run.device).type, enabled=run.precision == "fp16")
-        self.method = self.course.phase(0).method
-        self.optimizer = self._optimizer(self.method)
+        self.phase = self.course.phase(0)
+        self.optimizer = self._optimizer()
         self.average = Average(self.model, run.average) if run.average else None
         self.diverged = False
 
@@ -211,19 +211,26 @@ class Training:
         return autocast(self.run.precision, self.run.device)
 
     def _follow_the_course(self) -> None:
-        method = self.course.phase(self.step).method
-        if method != self.method:
+        phase = self.course.phase(self.step)
+        if phase != self.phase:
             self._settle()
             self.base.zero_grad()  # a plain optimizer leaves its last gradients
-            self.method, self.optimizer = method, self._optimizer(method)
+            self.phase = phase
+            self.optimizer = self._optimizer()
         for group in self.base.param_groups:
             group["lr"] = self.course.lr(self.step)
 
-    def _optimizer(self, method: Method) -> Optimizer:
+    @property
+    def method(self) -> Method:
+        """The method in use."""
+        return self.phase.method
+
+    def _optimizer(self) -> Optimizer:
+        numbers = self.run.during(self.phase)
         scaler = self.scaler if self.scaler.is_enabled() else None
         ranks = self.run.ranks if self.team.world > 1 else "together"
-        return method.optimizer(
-            self.base, self.network, self.run, scaler, ranks, offload=self.run.offload, every=self.run.every
+        return self.method.optimizer(
+            self.base, self.network, numbers, scaler, ranks, offload=self.run.offload, every=self.run.every
         )
 
     def _settle(self) -> None:
@@ -325,7 +332,7 @@ class Training:
             "evaluations": self.evaluations,
             "seconds": self.seconds,
             "diverged": self.diverged,
-            "method": self.method.name,
+            "phase": self.run.phases.index(self.phase),
             "model": model_state(self.model, sharded=self.sharded),
             "optimizer": optimizer_state(self.model, self.optimizer, sharded=self.sharded),
             "scaler": self.scaler.state_dict(),
@@ -343,10 +350,8 @@ class Training:
         self.step, self.evaluations, self.seconds = state["step"], state["evaluations"], state["seconds"]
         self.diverged = state["diverged"]
         load_model(self.model, state["model"], sharded=self.sharded)
-        # a switch of methods comes with the next step; checkpoints of before did not name theirs
-        last = self.course.phase(max(self.step - 1, 0)).method
-        self.method = METHODS[state["method"]] if "method" in state else last
-        self.optimizer = self._optimizer(self.method)
+        self.phase = self.run.phases[state["phase"]]  # a switch of methods comes with the next step
+        self.optimizer = self._optimizer()
         load_optimizer(self.model, self.optimizer, state["optimizer"], sharded=self.sharded)
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])

@@ -79,6 +79,15 @@ class Run(Settings, Derived):
         """Rho for this kind of ascent."""
         return float(self.filled.asam_rho if ascent == "asam" else self.filled.rho)  # type: ignore[arg-type]
 
+    def during(self, phase: Phase) -> Run:
+        """The run with the radii of a phase: those of the first are widened in all later ones."""
+        if phase.start == 0 or self.widen == 1:
+            return self
+        filled = self.filled
+        return replace(
+            filled, rho=self.widen * float(filled.rho or 0.0), asam_rho=self.widen * float(filled.asam_rho or 0.0)
+        )
+
     def gradients_of(self, method: Method, *, climbs: bool) -> float:
         """Gradient evaluations of a minibatch: of a step that climbs, or of a plain one in between."""
         if not climbs:
@@ -105,6 +114,7 @@ class Run(Settings, Derived):
         ascents = {method.ascent for method in self.methods}
         conditions = {
             **{name: name in read for name in ("eta", "k", "alpha", "micro_batch", "every", "ascent_part")},
+            "widen": any(phase.method.ascent for phase in self.phases[1:]),
             "rho": "sam" in ascents,
             "asam_rho": "asam" in ascents,
             "batchnorm": ascents != {""},
@@ -127,7 +137,9 @@ class Run(Settings, Derived):
     def numbers(self) -> dict[str, Any]:
         """What tells it from other runs of its method, in short."""
         shown = {"rho": "rho", "asam_rho": "rho", "k": "k", "alpha": "alpha", "micro_batch": "micro_batch"}
-        shown |= {name: name for name in ("every", "ascent_part", "average") if getattr(self, name) != DEFAULTS[name]}
+        shown |= {
+            name: name for name in ("every", "ascent_part", "widen", "average") if getattr(self, name) != DEFAULTS[name]
+        }
         identity = self.identity
         return {word: identity[name] for name, word in shown.items() if name in identity}
 

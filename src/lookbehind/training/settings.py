@@ -84,6 +84,8 @@ class Settings:
     """Climb with every so many minibatches only; with the others the base optimizer steps alone. Saves gradients."""
     ascent_part: float = 1.0
     """Compute the first ascent gradient on this part of the minibatch only. Saves as much of a gradient."""
+    widen: float = 1.0
+    """Multiply rho by this after the first switch of methods: sam+repeat-sam@20 with 3 climbs three times as far."""
     average: float = 0.0
     """Measure and keep a moving average of the weights with this decay, such as 0.99, in place of the weights."""
     batchnorm: Literal["first", "all"] = "first"
@@ -169,7 +171,7 @@ class Settings:
         for name in ("rho", "asam_rho", "lr", "weight_decay"):
             if getattr(self, name) is not None:
                 non_negative(name, getattr(self, name))
-        for name in ("eta", "gamma", "warmup"):
+        for name in ("eta", "gamma", "warmup", "widen"):
             non_negative(name, getattr(self, name))
         if not fraction("ascent_part", self.ascent_part):
             raise ValueError("ascent_part=0: give a part above 0, such as 0.25")

@@ -33,6 +33,9 @@ Lookbehind climbs k times; Lookbehind-ASAM breaks at 4. After SAM, which has the
 CHOSEN = {"honest": "settings chosen on held-out images", "paper": "settings chosen on test images"}
 """By the protocol. A few hundred held-out images may miss the best radius, which then counts against a row."""
 HALVES = ("Lookbehind, first half", "Lookbehind, last half")
+WIDER = (1.5, 3.0)
+"""How much wider one gradient climbs at the end of a training than SAM before: the mean reach of Lookbehind's five is
+three times its rho."""
 Value = str | Callable[[Outcome], float | None]
 REPORTED = "test_accuracy"  # after the last epoch, by both protocols
 
@@ -69,6 +72,11 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
         method = f"{begin}+{end}@{max(1, round(part * epochs))}"
         return Arm(name, tuple(written(method, rho=rho, k=k, alpha=ALPHA) for rho in rhos))
 
+    def wider(name: str, part: float, end: str, **settings: float | str) -> Arm:
+        method = f"sam+{end}@{max(1, round(part * epochs))}"
+        pairs = [(rho, factor) for rho in larger for factor in WIDER]
+        return Arm(name, tuple(written(method, rho=rho, widen=factor, **settings) for rho, factor in pairs))
+
     repeated = [radius(task, "sam", factor) for factor in RADII["sam+repeat-sam"][: len(scale.few_rhos)]]
 
     return [
@@ -84,6 +92,10 @@ def arms(task: Task, scale: Scale) -> list[Arm]:
         switching("Lookbehind, last half", 0.5, "sam", "lookbehind-sam"),
         switching("Repeated, last quarter", 0.75, "sam", "repeat-sam", repeated),
         switching("Repeated, last half", 0.5, "sam", "repeat-sam", repeated),
+        wider("SAM wider, last half", 0.5, "sam"),
+        wider("Repeated wider, last half", 0.5, "repeat-sam", k=k, alpha=ALPHA),
+        switching("Matched step, last half", 0.5, "sam", "sam-matched"),
+        wider("Repeated wider, last quarter", 0.75, "repeat-sam", k=k, alpha=ALPHA),
         switching("Lookbehind, first quarter", 0.25, "lookbehind-sam", "sam"),
         switching("Lookbehind, first half", 0.5, "lookbehind-sam", "sam"),
         sparing("Lookbehind, every 2nd", every=2),
@@ -134,6 +146,18 @@ CLAIMS = (
             f"Repeated, last {part}",
         )
         for part in ("quarter", "half")
+    ),
+    _claim(
+        "Lookbehind at the end of SAM, for a half, is above one gradient that climbs as far there",
+        "Lookbehind, last half",
+        "SAM wider, last half",
+        "Repeated wider, last half",
+        "Matched step, last half",
+    ),
+    _claim(
+        "Lookbehind at the end of SAM, for a quarter, is above one gradient that climbs farther, repeated there",
+        "Lookbehind, last quarter",
+        "Repeated wider, last quarter",
     ),
     _claim("averaged, SGD's weights are above the last ones", "SGD, averaged", "SGD"),
     _claim("averaged, SAM's weights are above the last ones", "SAM, averaged", "SAM"),
