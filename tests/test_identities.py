@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from problems import METHODS, batch, closure_for, distance, net, same, sgd, train, values
 
 import lookbehind as lb
-from lookbehind.optim.ascent import Leaf, asam, ascend, sam, scaled_norm
+from lookbehind.optim.ascent import Leaf, Slope, asam, sam
 from lookbehind.optim.descent import each, last, mean, repeat
 from lookbehind.optim.interpolation import constant, none
 from lookbehind.optim.weights import Scratch
@@ -204,11 +204,11 @@ def test_the_ascent_step_has_scaled_length_rho_and_climbs(rho, eta, scale, seed,
     gradients = [torch.randn_like(w) for w in weights]
     rule = sam if scale == "none" else asam(eta=eta, scale=scale)
     leaves = [Leaf(w, None, rho, None, sign) for w in weights]
-    scratch = Scratch()
     points = [torch.empty_like(w) for w in weights]
     products = [*points] if kept else [None] * len(leaves)  # T g may wait in the memory that the points will have
-    reach = scaled_norm(rule, leaves, weights, weights, gradients, [g.norm() for g in gradients], scratch, products)
-    ascend(rule, leaves, weights, weights, gradients, reach, products, scratch, out=points)
+    slope = Slope(rule, leaves, weights, weights, gradients, Scratch())
+    reach = slope.scaled_norm([g.norm() for g in gradients], products)
+    slope.ascend(reach, products, out=points)
     climb = [p - w for p, w in zip(points, weights, strict=True)]
     scaling = [
         w.abs() + eta if scale == "all" or (scale == "dimensions" and w.dim() > 1) else torch.ones_like(w)

@@ -167,81 +167,95 @@ def refuse_shared_memory(leaves: Sequence[Leaf]) -> None:
 Gradients = Sequence[Tensor | None]
 
 
-def scaled_norm(
-    rule: Rule,
-    leaves: Sequence[Leaf],
-    slow: Sequence[Tensor],
-    point: Vector,
-    gradients: Gradients,
-    norms: Sequence[Tensor | None],
-    scratch: Scratch,
-    products: list[Tensor | None],
-) -> Tensor:
-    """``|T g|``: one norm over all parameters with a gradient and ``rho > 0``; ``norms`` are the ``|g|`` of each.
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """The gradients at a point, with the rule that makes an ascent step of them."""
 
-    ``products`` has memory for the ``T g`` that ``ascend`` may go on from, or None; what is left in it was used.
-    """
-    parts: list[Tensor] = []
-    owners: list[Tensor] = []
-    for i, (leaf, here, gradient, norm) in enumerate(zip(leaves, point, gradients, norms, strict=True)):
-        room, products[i] = products[i], None
-        if gradient is None or norm is None or leaf.rho == 0:
-            continue
-        scaling = rule(leaf, slow[i], here, scratch.temporary)  # without a name it is let go of, should it be a copy
-        if scaling is not None:
-            if scaling.shape != here.shape:
-                raise ValueError(
-                    f"ascent={rule!r} gave a T of shape {tuple(scaling.shape)} for {leaf} of shape "
-                    f"{tuple(here.shape)}: give one of that shape, for example T.expand_as(point)"
-                )
-            if room is not None and room.dtype is scaling.dtype:  # not where half precision would round it
-                products[i] = room
+    rule: Rule
+    leaves: Sequence[Leaf]
+    slow: Sequence[Tensor]
+    """The weights before the step."""
+    point: Vector
+    """Where the gradients were taken."""
+    gradients: Gradients
+    scratch: Scratch
+
+    def scaled_norm(self, norms: Sequence[Tensor | None], products: list[Tensor | None]) -> Tensor:
+        """``|T g|``: one norm over all parameters with a gradient and ``rho > 0``.
+
+        Args:
+            norms: the ``|g|`` of each parameter, which serve where ``T = 1``.
+            products: memory for the ``T g`` that ``ascend`` may go on from, or None; what is left in it was used.
+        """
+        parts: list[Tensor] = []
+        owners: list[Tensor] = []
+        for i, (leaf, here, gradient, norm) in enumerate(
+            zip(self.leaves, self.point, self.gradients, norms, strict=True)
+        ):
+            room, products[i] = products[i], None
+            if gradient is None or norm is None or leaf.rho == 0:
+                continue
+            scaling = self._scaling(i, here)
+            if scaling is not None:
+                self._check_shape(scaling, leaf, here)
+                if room is not None and room.dtype is scaling.dtype:  # not where half precision would round it
+                    products[i] = room
+                else:
+                    room = self.scratch.temporary(scaling)
+                norm = torch.linalg.vector_norm(torch.mul(scaling, real(gradient), out=room))
+            parts.append(norm)
+            owners.append(gradient)
+        return total_norm(parts, owners)
+
+    def _scaling(self, i: int, here: Tensor) -> Tensor | None:
+        # the slow weights without a name: they are let go of, should they be a copy that came back from the CPU
+        return self.rule(self.leaves[i], self.slow[i], here, self.scratch.temporary)
+
+    def _check_shape(self, scaling: Tensor, leaf: Leaf, here: Tensor) -> None:
+        if scaling.shape != here.shape:
+            raise ValueError(
+                f"ascent={self.rule!r} gave a T of shape {tuple(scaling.shape)} for {leaf} of shape "
+                f"{tuple(here.shape)}: give one of that shape, for example T.expand_as(point)"
+            )
+
+    def ascend(self, scaled_norm: Tensor, products: Gradients, out: Vector) -> None:
+        """``out <- point + rho * T^2 g / |T g|``; where nothing climbs, ``out <- point``.
+
+        Args:
+            scaled_norm: ``|T g|``.
+            products: the ``T g`` of each parameter where ``scaled_norm`` has kept it, or None.
+            out: where to; it may be the memory of ``point``.
+        """
+        scales: dict[tuple[float, torch.device, torch.dtype], Tensor] = {}
+        for i, (leaf, origin, gradient, product, target) in enumerate(
+            zip(self.leaves, self.point, self.gradients, products, out, strict=True)
+        ):
+            if gradient is None or leaf.rho == 0:
+                if target is not origin:
+                    target.copy_(origin)
+                continue
+            direction, wide_origin = gradient, origin
+            if not (type(gradient) is Tensor and gradient.dtype is origin.dtype is torch.float32):  # asked before calls
+                # half precision is widened: its scale rho / |g| may overflow, and the sum is rounded only once
+                direction, wide_origin = widened(real(gradient)), widened(origin)
+            key = (leaf.sign * leaf.rho, direction.device, wide_origin.dtype)
+            if key not in scales:
+                scales[key] = on(direction.device, key[0] / (scaled_norm + TINY)).to(wide_origin.dtype)
+            scaling = self._scaling(i, origin)
+            if scaling is not None:
+                direction = self._scaled(scaling, direction, product).mul_(scaling)
+            if wide_origin is origin:
+                if direction.dtype != origin.dtype:  # asked first: `to` takes a microsecond to do nothing
+                    direction = direction.to(origin.dtype)
+                torch.addcmul(origin, direction, scales[key], out=target)
             else:
-                room = scratch.temporary(scaling)
-            norm = torch.linalg.vector_norm(torch.mul(scaling, real(gradient), out=room))
-        parts.append(norm)
-        owners.append(gradient)
-    return total_norm(parts, owners)
+                target.copy_(torch.addcmul(wide_origin, direction, scales[key]))
 
-
-def ascend(
-    rule: Rule,
-    leaves: Sequence[Leaf],
-    slow: Sequence[Tensor],
-    start: Vector,
-    gradients: Gradients,
-    scaled_norm: Tensor,
-    products: Sequence[Tensor | None],
-    scratch: Scratch,
-    out: Vector,
-) -> None:
-    """``out <- start + rho * T^2 g / |T g|``; where nothing climbs, ``out <- start``. ``T g`` may have been kept."""
-    scales: dict[tuple[float, torch.device, torch.dtype], Tensor] = {}
-    for i, (leaf, origin, gradient, product, point) in enumerate(
-        zip(leaves, start, gradients, products, out, strict=True)
-    ):
-        if gradient is None or leaf.rho == 0:
-            if point is not origin:
-                point.copy_(origin)
-            continue
-        direction, wide_origin = gradient, origin
-        if not (type(gradient) is Tensor and gradient.dtype is origin.dtype is torch.float32):  # asked before the calls
-            # half precision is widened: its scale rho / |g| may overflow, and the sum is rounded only once
-            direction, wide_origin = widened(real(gradient)), widened(origin)
-        key = (leaf.sign * leaf.rho, direction.device, wide_origin.dtype)
-        if key not in scales:
-            scales[key] = on(direction.device, key[0] / (scaled_norm + TINY)).to(wide_origin.dtype)
-        scaling = rule(leaf, slow[i], origin, scratch.temporary)
-        if scaling is not None:
-            if product is None:  # computed again, where T is not
-                room = scratch.temporary(scaling)
-                if room.untyped_storage()._cdata == scaling.untyped_storage()._cdata:
-                    room = scratch.temporary(scaling, 1)
-                product = torch.mul(scaling, direction, out=room)
-            direction = product.mul_(scaling)
-        if wide_origin is origin:
-            if direction.dtype != origin.dtype:  # asked first: `to` takes a microsecond to do nothing
-                direction = direction.to(origin.dtype)
-            torch.addcmul(origin, direction, scales[key], out=point)
-        else:
-            point.copy_(torch.addcmul(wide_origin, direction, scales[key]))
+    def _scaled(self, scaling: Tensor, direction: Tensor, product: Tensor | None) -> Tensor:
+        """``T g``, computed again where it was not kept, in memory where ``T`` is not."""
+        if product is not None:
+            return product
+        room = self.scratch.temporary(scaling)
+        if room.untyped_storage()._cdata == scaling.untyped_storage()._cdata:
+            room = self.scratch.temporary(scaling, 1)
+        return torch.mul(scaling, direction, out=room)

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lookbehind.optim.ascent import Gradients, Leaf, Rule, ascend, reads_slow, sam, scaled_norm
+from lookbehind.optim.ascent import Gradients, Leaf, Rule, Slope, reads_slow, sam
 from lookbehind.optim.diagnostics import Diagnostics
 from lookbehind.optim.exchange import Exchange
 from lookbehind.optim.passes import HOW_TO_WRITE_A_CLOSURE, Itinerary, Loss, Pass, Walk
 from lookbehind.optim.rng import Replay
 from lookbehind.optim.statistics import held_statistics
 from lookbehind.optim.treatment import Treatment
-from lookbehind.optim.weights import Scratch, Vector, dot, norms, on, real, reals, total, total_norm
+from lookbehind.optim.weights import Scratch, Vector, dot, norms, on, real, total, total_norm
 
 
 @dataclass
@@ -125,15 +125,15 @@ class Climb:
         aligned = [None if g is None else next(each) for g in gradients]
         if not self.exchange.held:
             self.exchange.hold()
-        here = reals([leaf.parameter for leaf in self.leaves])
-        slow = self._slow_for_the_rule(here)
         products: list[Tensor | None] = self.exchange.room if from_slow else [None] * len(gradients)
-        size = scaled_norm(self.rule, self.leaves, slow, here, gradients, aligned, self.scratch, products)
+        size = self._slope(gradients, from_slow=from_slow).scaled_norm(aligned, products)
         return _Evaluation(gradients, norm, size, products)
 
-    def _slow_for_the_rule(self, here: Vector) -> Sequence[Tensor]:
-        """The slow weights, if the rule reads them: where they wait on the CPU, bringing them back takes time."""
-        return self.exchange.slow if self.exchange.held and reads_slow(self.rule) else here
+    def _slope(self, gradients: Gradients, *, from_slow: bool) -> Slope:
+        here = self.exchange.start if from_slow else self.exchange.point
+        # only if the rule reads them: where the slow weights wait on the CPU, bringing them back takes time
+        slow = self.exchange.slow if reads_slow(self.rule) else here
+        return Slope(self.rule, self.leaves, slow, here, gradients, self.scratch)
 
     @contextmanager
     def _conditions(self, request: Pass) -> Iterator[None]:
@@ -166,21 +166,10 @@ class Climb:
         return gradients
 
     def _ascend(self, here: _Evaluation, *, from_slow: bool) -> None:
-        exchange = self.exchange
-        if not exchange.held:
-            exchange.hold()
-        start = exchange.start if from_slow else exchange.point
-        ascend(
-            self.rule,
-            self.leaves,
-            self._slow_for_the_rule(start),
-            start,
-            here.gradients,
-            here.scaled_norm,
-            here.products,
-            self.scratch,
-            out=exchange.point,
-        )
+        if not self.exchange.held:
+            self.exchange.hold()
+        slope = self._slope(here.gradients, from_slow=from_slow)
+        slope.ascend(here.scaled_norm, here.products, out=self.exchange.point)
 
     def _keep_first_gradient(self, here: _Evaluation) -> None:
         if self.cosine == "gradients" and self.ascents:
