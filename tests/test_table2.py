@@ -54,6 +54,23 @@ def test_both_readings_and_the_missing_baselines_are_rows():
     assert rows(key="split-tiny-imagenet")["ER + SGD, 1 replayed image"] == ("er+sgd:lr=0.01,replay=1",)
 
 
+def test_the_paper_s_own_settings_are_rows_beside_its_numbers():
+    """Table 7; of those with replay, where its grid has them."""
+    found, tiny = rows(), rows(key="split-tiny-imagenet")
+    of = ("ER + SAM", "ER + Multistep-SAM", "ER + Lookbehind-SAM")
+    assert [found[f"{name}, settings of the paper"] for name in of] == [
+        ("er+sam:lr=0.1,rho=0.05",),
+        ("er+multistep-sam:lr=0.1,rho=0.05,k=10",),
+        ("er+lookbehind-sam:lr=0.03,rho=0.05,k=10,alpha=0.2",),
+    ]
+    for name in of:
+        assert set(found[f"{name}, settings of the paper"]) < set(found[name])
+        assert set(tiny[f"{name}, settings of the paper"]) < set(tiny[name])
+    (table, _) = experiment("table2").show(findings()).tables
+    shown = {line[0]: line[table.heads.index("paper, accuracy")] for line in table.lines}
+    assert shown["ER + SAM, settings of the paper"] == shown["ER + SAM"] == "68.28 ± 1.30"
+
+
 def findings(*candidates, seeds=2, images=2250, before=None):
     """Rows of the table that have so many seeds; all settings of a row are there, alike."""
     known = {}

@@ -106,6 +106,19 @@ ACCURACIES = _read(_ACCURACIES, TASKS)
 BEST_EPOCHS = _read(_BEST_EPOCHS, TASKS)
 STREAMS = ("Split-CIFAR100", "Split-TinyImageNet")
 TABLE_2 = _read(_TABLE_2, (*STREAMS, *(f"forgetting, {stream}" for stream in STREAMS)))
+TABLE_7: dict[str, dict[str, dict[str, float]]] = {
+    "Split-CIFAR100": {
+        "ER + SAM": {"lr": 0.1, "rho": 0.05},
+        "ER + Multistep-SAM": {"lr": 0.1, "rho": 0.05, "k": 10},
+        "ER + Lookbehind-SAM": {"lr": 0.03, "rho": 0.05, "k": 10, "alpha": 0.2},
+    },
+    "Split-TinyImageNet": {
+        "ER + SAM": {"lr": 0.03, "rho": 0.1},
+        "ER + Multistep-SAM": {"lr": 0.03, "rho": 0.1, "k": 10},
+        "ER + Lookbehind-SAM": {"lr": 0.01, "rho": 0.1, "k": 5, "alpha": 0.5},
+    },
+}
+"""The settings that the paper found best with replay, on the test images; it does not give those of ER + SGD."""
 TABLE_4_VIT = _read(_TABLE_4_VIT, ("ViT-B/16",))
 TABLE_4_TRANSLATION = _read(_TABLE_4_TRANSLATION, ("IWSLT'14",))
 TABLE_8 = _read(_TABLE_8, ("Table 8",))
