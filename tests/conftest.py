@@ -5,7 +5,7 @@ import torch
 torch.set_num_threads(1)  # tests run in parallel processes
 
 # A file is run by one process, since some have fixtures that take long; so the longest come first.
-LONGEST = ("paper", "torchrun", "compare", "cluster", "lightning", "failures", "resume", "exact", "huggingface", "fsdp")
+LONGEST = ("paper", "torchrun", "pool", "cluster", "lightning", "failures", "resume", "exact", "huggingface", "fsdp")
 
 
 def pytest_xdist_auto_num_workers(config):

@@ -1,93 +1,39 @@
-"""The Hugging Face Trainer: equal to a plain loop, and to itself where nothing climbs; what cannot work is refused."""
+"""The Hugging Face Trainer: equal to a plain loop, and to itself where nothing climbs."""
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import runpy
 import socket
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.multiprocessing as mp
+from huggingface_trainers import (
+    STEPS,
+    WARNINGS,
+    _no_state_is_left,  # noqa: F401, a fixture
+    arguments,
+    language_model,
+    lookbehind_sam,
+    make,
+    sentences,
+    transformers,
+)
 from problems import distance, same, values
 from ranks import leave
 
-os.environ["HF_HUB_OFFLINE"] = "1"
+import lookbehind as lb
+from lookbehind.integrations.huggingface import SharpnessAwareTrainer
 
-transformers = pytest.importorskip("transformers")
-accelerate = pytest.importorskip("accelerate")
-
-import lookbehind as lb  # noqa: E402
-from lookbehind.integrations.huggingface import SharpnessAwareTrainer  # noqa: E402
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set"),
-    pytest.mark.filterwarnings("ignore:Was asked to gather along dimension 0"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:accelerate"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),
-]
+pytestmark = WARNINGS
 EXAMPLE = Path(__file__).parent.parent / "examples" / "huggingface_trainer.py"
-STEPS = 5
-
-
-@pytest.fixture(autouse=True)
-def _no_state_is_left():
-    yield
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-
-
-def language_model(dropout: float = 0.0):
-    torch.manual_seed(1)
-    config = transformers.GPT2Config(
-        vocab_size=11, n_positions=6, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0,
-        resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
-    )  # fmt: skip
-    model = transformers.GPT2LMHeadModel(config)
-    model.loss_type = "ForCausalLM"  # else the Trainer counts labels that have no prediction
-    return model
-
-
-def sentences(number: int = 20) -> list[dict[str, torch.Tensor]]:
-    """Of six words, of which some have no label: the micro-batches differ in their number of items."""
-    generator = torch.Generator().manual_seed(2)
-    words = torch.randint(0, 11, (number, 6), generator=generator)
-    labels = torch.where(torch.rand(number, 6, generator=generator) < 0.3, -100, words)
-    return [{"input_ids": w, "labels": label} for w, label in zip(words, labels, strict=True)]
 
 
 def batch_of(data: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return {name: torch.stack([one[name] for one in data]) for name in data[0]}
-
-
-def arguments(directory, **changed):
-    usual = {
-        "learning_rate": 0.01,
-        "weight_decay": 0.1,
-        "lr_scheduler_type": "cosine",
-        "per_device_train_batch_size": 4,
-        "train_sampling_strategy": "sequential",
-        "max_steps": STEPS,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-    }
-    return transformers.TrainingArguments(str(directory), **{**usual, **changed})
-
-
-def lookbehind_sam(base):
-    return lb.LookbehindSAM(base, rho=0.1, k=2, alpha="adaptive")
-
-
-def make(directory, sharpness=lookbehind_sam, kind=SharpnessAwareTrainer, data=None, model=None, more=None, **changed):
-    own = {} if sharpness is None else {"sharpness": sharpness}
-    args = arguments(directory, **changed)
-    return kind(model or language_model(), args, train_dataset=data or sentences(), **own, **(more or {}))
 
 
 def trained(*args, **kwargs):
@@ -382,134 +328,3 @@ def test_two_processes_equal_one(tmp_path):
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     assert same(first, second)
     assert distance(first, values(single.model)) < 1e-6
-
-
-# --- what is refused
-
-
-class ForgetsTheOptimizer(SharpnessAwareTrainer):
-    def create_optimizer(self, model=None):
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        return self.optimizer
-
-
-class ForgetsTheLoss(SharpnessAwareTrainer):
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        loss = self.compute_loss(model, inputs)
-        loss.backward()
-        return loss.detach()
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"sharpness": lambda base: lb.SAM(base, rng="replay")}, ValueError, "rng='replay': .* use rng='fresh', or"),
-        ({"sharpness": lb.Lookahead}, TypeError, "Lookahead: the Trainer evaluates .* Give a LookbehindSAM, SAM, "),
-        ({"sharpness": lambda base: lb.Lookahead(lb.SAM(base))}, TypeError, "gave a Lookahead: .* without it; or"),
-        ({"sharpness": lambda base: base}, TypeError, "wrap the optimizer that it is called with, sharpness=lambda"),
-        (
-            {"sharpness": lambda base: lb.SAM(torch.optim.SGD(base.param_groups[0]["params"], lr=0.1))},
-            TypeError,
-            "wrap the optimizer that it is called with, .* Another base optimizer is given to the Trainer: optim=",
-        ),
-        (
-            {"sharpness": lambda base: lb.SAM(base, clip=lb.clip_norm(0.5))},
-            ValueError,
-            r"clip=clip_norm\(.*\) and max_grad_norm=1.0: .* clipped twice. Give max_grad_norm=0",
-        ),
-        (
-            {"sharpness": lambda base: lb.SAM(base, scaler=torch.amp.GradScaler("cpu"))},
-            ValueError,
-            "scaler=: leave it out; the optimizer gets the Trainer's own",
-        ),
-        ({"sharpness": lambda base: lb.SAM(base, ranks="apart")}, ValueError, "ranks='apart': .* ranks='together'"),
-        (
-            {"more": {"optimizers": (torch.optim.SGD(language_model().parameters(), lr=0.1), None)}},
-            ValueError,
-            r"parameters that the model has not: make it from model.parameters\(\)",
-        ),
-        ({"kind": ForgetsTheOptimizer}, RuntimeError, r"is SGD, not .*: call super\(\).create_optimizer\(\)"),
-        ({"kind": ForgetsTheLoss}, RuntimeError, r"1 micro-batches and 0 losses .* call super\(\)\.get_batch_samples"),
-    ],
-)
-def test_what_cannot_work_is_refused_before_a_step_is_taken(tmp_path, settings, error, message):
-    trainer = make(tmp_path, **settings)
-    with pytest.raises(error, match=message):
-        trainer.train()
-    assert same(values(trainer.model), values(language_model()))
-
-
-def with_flag(flag):
-    class Flagged(SharpnessAwareTrainer):
-        def create_accelerator_and_postprocess(self):
-            super().create_accelerator_and_postprocess()
-            flag(self)
-
-    return Flagged
-
-
-def sharded(trainer):
-    kind = type("Sharded", (type(trainer.model),), {"is_distributed_loading_by_transformers": True})
-    trainer.model.__class__ = kind
-
-
-def parallel(trainer):
-    config = trainer.accelerator.state.parallelism_config = accelerate.ParallelismConfig()
-    if not hasattr(config, "sp_backend"):  # which old versions lack, and transformers reads
-        config.sp_backend = None
-
-
-def xla(trainer):
-    trainer.accelerator.state.distributed_type = "XLA"
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        (
-            {"sharpness": 0.05},
-            TypeError,
-            "sharpness=0.05: give a function of the base optimizer, sharpness=lambda base",
-        ),
-        ({"optim": "galore_adamw_layerwise"}, ValueError, "optim='galore_adamw_layerwise' is not .*; use another"),
-        ({"optim": "adalomo"}, ValueError, r"optim='adalomo' is not supported: it changes the weights during backward"),
-        (
-            {"kind": with_flag(lambda trainer: setattr(trainer, "is_deepspeed_enabled", True))},
-            ValueError,
-            "with DeepSpeed is not supported: it steps by itself; use DistributedDataParallel",
-        ),
-        (
-            {"kind": with_flag(lambda trainer: setattr(trainer, "is_fsdp_enabled", True))},
-            ValueError,
-            "with FSDP is not supported: use DistributedDataParallel .* with torch's fully_shard",
-        ),
-        ({"kind": with_flag(sharded)}, ValueError, "a model sharded when it was loaded is not supported: use Distrib"),
-        ({"kind": with_flag(parallel)}, ValueError, "with parallelism_config is not supported: use DistributedData"),
-        ({"kind": with_flag(xla)}, ValueError, "with a TPU is not supported: use DistributedDataParallel"),
-    ],
-)
-def test_what_cannot_work_is_refused_at_construction(tmp_path, settings, error, message):
-    with pytest.raises(error, match=message):
-        make(tmp_path, **settings)
-
-
-def test_the_plain_trainer_refuses_our_optimizers(tmp_path):
-    model = language_model()
-    optimizer = lookbehind_sam(torch.optim.SGD(model.named_parameters(), lr=0.1))
-    plain = make(tmp_path, None, transformers.Trainer, model=model, more={"optimizers": (optimizer, None)})
-    with pytest.raises(TypeError, match=r"step\(\) without a closure"):
-        plain.train()
-
-
-def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    monkeypatch.delitem(sys.modules, "lookbehind.integrations.huggingface")
-    with pytest.raises(ImportError, match=r"transformers and accelerate: pip install 'lookbehind\[huggingface\]'"):
-        importlib.import_module("lookbehind.integrations.huggingface")
-
-
-def test_a_trainer_without_the_places_to_hook_in_is_refused(monkeypatch):
-    monkeypatch.delattr(transformers.Trainer, "_clip_grad_norm")
-    monkeypatch.delitem(sys.modules, "lookbehind.integrations.huggingface")
-    with pytest.raises(ImportError, match=r"too old: pip install -U 'lookbehind\[huggingface\]'"):
-        importlib.import_module("lookbehind.integrations.huggingface")

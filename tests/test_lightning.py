@@ -1,127 +1,46 @@
-"""PyTorch Lightning: every way of training equals the plain loop, and what cannot work says what to do."""
+"""PyTorch Lightning: every way of training equals the plain loop, in one process and in two."""
 
 from __future__ import annotations
 
-import logging
 import os
 import runpy
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
 import torch
-import torchmetrics
 from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
-from lightning.pytorch.plugins import MixedPrecision, Precision
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
+from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.tuner import Tuner
+from lightning_tasks import (
+    LOOKBEHIND,
+    NESTED,
+    WARNINGS,
+    Net,
+    Plain,
+    Scaled,
+    Task,
+    fitted,
+    loader,
+    plain_loop,
+    scaler,
+    trainer,
+)
 from problems import CLIMBING, METHODS, OLD_TORCH, batch, distance, loss_of, net, same, sgd, values
-from torch.amp import GradScaler
 from torch.utils.data import DataLoader, DistributedSampler
 
 import lookbehind as lb
-from lookbehind.integrations import lightning as integration
 from lookbehind.integrations.lightning import SharpnessAwareModule, SharpnessAwarePrecision, StepMonitor
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers",
-    "ignore:.*LeafSpec:FutureWarning",
-    "ignore:The dirpath has changed",
-    "ignore:.*resuming from a checkpoint that ended before the epoch",
-)
-logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+pytestmark = WARNINGS
 ROOT = Path(__file__).parent.parent
 EXAMPLES = [(x, y) for number in range(4) for x, y in zip(*batch(number), strict=True)]
-SAM, LOOKBEHIND, NESTED = METHODS["sam"], METHODS["lookbehind"], METHODS["lookahead-lookbehind"]
-
-
-class Task:
-    """What a user writes; it remembers what callbacks see. Hooks do not call super(), as is usual."""
-
-    def __init__(self, make=SAM, scheduler=None, **options):
-        super().__init__()
-        self.net, self.make, self.scheduler, self.outputs = net(**options), make, scheduler, []
-
-    def training_step(self, batch, batch_idx):
-        loss = loss_of(self.net, batch)
-        self.log("loss", loss, batch_size=12)
-        return {"loss": loss, "index": batch_idx}
-
-    def on_train_batch_start(self, batch, batch_idx):
-        pass
-
-    def on_train_batch_end(self, outputs, batch, batch_idx):
-        self.outputs.append(float(outputs["loss"]))
-
-    def configure_optimizers(self):
-        optimizer = self.make(sgd(self.net))
-        return [optimizer], [{"scheduler": self.scheduler(optimizer), "interval": "step"}] if self.scheduler else []
-
-
-class Net(Task, SharpnessAwareModule):
-    pass
 
 
 class NetOnTop(SharpnessAwareModule, Task, pl.LightningModule):
     """Before a class of the user: its hooks go on to that one."""
-
-
-class Plain(Task, pl.LightningModule):
-    pass
-
-
-class Scaled(Net):
-    def configure_optimizers(self):
-        return lb.LookbehindSAM(sgd(self.net), rho=0.1, k=2, scaler=self.grad_scaler, clip=lb.clip_norm(0.5))
-
-
-def scaler(scale=2.0**22):  # overflows at first
-    return GradScaler("cpu", init_scale=scale, growth_interval=3)
-
-
-def trainer(**options):
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    return pl.Trainer(
-        **{"max_epochs": 1, "accelerator": "cpu", "devices": 1, "enable_model_summary": False} | quiet | options
-    )
-
-
-def loader(count, dtype=torch.float64):
-    return DataLoader([batch(number, dtype=dtype) for number in range(count)], batch_size=None)
-
-
-def fitted(module, count=4, dtype=torch.float64, **options):
-    runner = trainer(**options)
-    runner.fit(module, loader(count, dtype))
-    return runner
-
-
-def plain_loop(make, count=4, parts=1, *, scaler=None, cast=None, dtype=torch.float64, clip=None, **options):
-    """Model, optimizer and losses; batches weigh 1 / parts, as in Lightning, also where a step has fewer."""
-    model = net(dtype, **options)
-    optimizer = make(sgd(model))
-
-    def loss(number):
-        with torch.autocast("cpu", cast, cache_enabled=False) if cast else nullcontext():
-            return loss_of(model, batch(number, dtype=dtype))
-
-    def step(numbers):
-        evaluate = lb.accumulated(lambda number: loss(number) * (len(numbers) / parts), numbers, scaler=scaler)
-
-        def closure():
-            result = evaluate()
-            if clip:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-            return result
-
-        result = optimizer.step(closure)
-        model.zero_grad()
-        return float(result)
-
-    return model, optimizer, [step(range(start, min(start + parts, count))) for start in range(0, count, parts)]
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -391,176 +310,6 @@ def test_two_processes_equal_one_with_the_whole_batch(tmp_path):
         for strategy in STRATEGIES:
             assert same(found[f"{strategy} whole"], found[f"{strategy} resumed"])
         assert distance(found["ddp whole"], found["ddp 1"]) > 1e-3
-
-
-# --- what cannot work
-
-
-class Clips(Scaled):
-    def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
-        pass
-
-
-class Looks(pl.Callback):
-    def on_before_optimizer_step(self, runner, module, optimizer):
-        pass
-
-
-class Iterates(Net):
-    def training_step(self, dataloader_iter):
-        return loss_of(self.net, next(dataloader_iter)[0])
-
-
-class Forgets(Net):
-    def configure_callbacks(self):
-        return []
-
-
-class Skips(Net):
-    def training_step(self, batch, batch_idx):
-        return loss_of(self.net, batch) if self.climbing else None
-
-
-class SkipsPerturbed(Net):
-    def training_step(self, batch, batch_idx):
-        return None if self.climbing else loss_of(self.net, batch)
-
-
-class Counts(Net):
-    careful = False
-
-    def __init__(self):
-        super().__init__()
-        self.mean = torchmetrics.MeanMetric()
-
-    def training_step(self, batch, batch_idx):
-        loss = loss_of(self.net, batch)
-        if not (self.careful and self.climbing):
-            self.mean(loss)
-        return {"loss": loss}
-
-
-class CountsWithCare(Counts):
-    careful = True
-
-
-class OwnStep(Precision):
-    def optimizer_step(self, optimizer, model, closure, **kwargs):
-        closure()
-        return optimizer.step()
-
-
-def averaging():
-    assert hasattr(DDPStrategy(), "_model_averager")  # where Lightning keeps it
-    strategy = SingleDeviceStrategy("cpu")
-    strategy._model_averager = object()
-    return strategy
-
-
-def ours():
-    return [SharpnessAwarePrecision("16-mixed", "cpu", scaler(2.0))]
-
-
-REFUSED = {
-    "Lightning's fp16": (
-        Net,
-        lambda: {"plugins": [MixedPrecision("16-mixed", "cpu", scaler())]},
-        ValueError,
-        r"SAM with precision='16-mixed'.*plugins=\[SharpnessAwarePrecision\('16-mixed', 'cpu'\)\].*self.grad_scaler",
-    ),
-    "a scaler of its own": (
-        lambda: Net(lambda base: lb.SAM(base, scaler=scaler())),
-        lambda: {"plugins": ours()},
-        ValueError,
-        "SAM has another GradScaler .*give it scaler=self.grad_scaler",
-    ),
-    "no scaler": (Net, lambda: {"plugins": ours()}, ValueError, "SAM has no GradScaler .*scaler=self.grad_scaler"),
-    "clipping in fp16": (
-        Scaled,
-        lambda: {"plugins": ours(), "gradient_clip_val": 1.0},
-        ValueError,
-        r"gradient_clip_val or .* clip=lookbehind.clip_norm\(1.0\)",
-    ),
-    "own clipping in fp16": (
-        Clips,
-        lambda: {"plugins": ours()},
-        ValueError,
-        "or configure_gradient_clipping with Sharp",
-    ),
-    "gradients seen in fp16": (
-        Scaled,
-        lambda: {"plugins": ours(), "callbacks": [Looks()]},
-        ValueError,
-        "Looks.on_before_optimizer_step .*optimizer.last.gradient_norms",
-    ),
-    "own step": (Net, lambda: {"plugins": [OwnStep()]}, ValueError, "OwnStep: it may step without .*'bf16-mixed'"),
-    "averaging": (Net, lambda: {"strategy": averaging()}, ValueError, r"model_averaging_period=.*Leave it out"),
-    "iterator": (
-        Iterates,
-        dict,
-        ValueError,
-        r"SAM with training_step\(dataloader_iter\).*Write training_step\(self, batch",
-    ),
-    "no batches": (
-        Forgets,
-        dict,
-        RuntimeError,
-        r"Forgets does not keep the batches.*super\(\).configure_callbacks\(\)",
-    ),
-    "no loss": (Skips, dict, TypeError, "training_step returned None.*Leave the batch out"),
-    "no perturbed loss": (SkipsPerturbed, dict, TypeError, "training_step returned None.*Leave the batch out"),
-    "metrics": (Counts, dict, RuntimeError, "a metric was updated at perturbed weights.*`if not self.climbing:`"),
-    "plain module accumulates": (
-        Plain,
-        lambda: {"accumulate_grad_batches": 2},
-        RuntimeError,
-        "has a gradient before the step.*For gradient accumulation",
-    ),
-    "plain module in fp16": (
-        Plain,
-        lambda: {"plugins": [MixedPrecision("16-mixed", "cpu", scaler(2.0))]},
-        TypeError,
-        r"step\(\) without a closure",
-    ),
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*dataloader_iter", "ignore:.*returned `None`")
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_work_says_what_to_do(case):
-    make, options, error, message = REFUSED[case]
-    module = make()
-    before = values(module)
-    with pytest.raises(error, match=message):
-        fitted(module, **options())
-    assert same(values(module), before)
-
-
-def test_an_unknown_strategy_is_refused(monkeypatch):
-    monkeypatch.setattr(integration, "_STRATEGIES", (DDPStrategy,))
-    with pytest.raises(ValueError, match=r"SAM with SingleDeviceStrategy: it may not evaluate a closure. Use .*'ddp'"):
-        fitted(Net())
-
-
-def test_metrics_may_count_unperturbed_predictions():
-    module = CountsWithCare()
-    fitted(module)
-    losses = plain_loop(SAM)[2]
-    assert module.mean.update_count == 4
-    assert float(module.mean.compute()) == pytest.approx(sum(losses) / 4, rel=1e-6)
-
-
-def test_lightning_is_found_under_either_name_or_asked_for(monkeypatch):
-    assert integration._lightning() is pl
-    monkeypatch.setitem(sys.modules, "pytorch_lightning", "the other name")
-    assert integration._lightning() is pl
-    for name in ("lightning", "lightning.pytorch"):
-        monkeypatch.delitem(sys.modules, name)
-    assert integration._lightning() == "the other name"
-    for name in ("lightning", "lightning.pytorch", "pytorch_lightning"):
-        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
-    with pytest.raises(ImportError, match=r"pip install 'lookbehind\[lightning\]'"):
-        integration._lightning()
 
 
 # --- the example
