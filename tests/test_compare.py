@@ -63,8 +63,9 @@ def test_a_row_tells_what_the_method_ran_with(compared):
     assert switched == {"sam_rho": 0.05, "asam_rho": 0.5, "eta": 0.01, "base": "sgd", "lr": 0.05}
     wider = method_settings(Run(method="sam+sam-matched@3", rho=0.1, widen=2.0, k=3, alpha=0.5))
     # alpha k = 1.5 and (k + 1) / 2 = 2, from the switch on
-    assert wider == {"rho": pytest.approx([0.1, 0.4]), "k": 3, "alpha": 0.5, "base": "sgd",
-                     "lr": pytest.approx([0.05, 0.075])}  # fmt: skip
+    assert wider == {"rho": [0.1, 0.4], "k": 3, "alpha": 0.5, "base": "sgd", "lr": [0.05, 0.075]}
+    plain_between = method_settings(Run(method="sam+sgd@1+sam@2", rho=0.1, widen=3.0))
+    assert plain_between["rho"] == [0.1, 0.0, 0.3]
 
 
 def test_the_page_and_its_making_are_written(compared):

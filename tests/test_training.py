@@ -217,6 +217,7 @@ def test_a_climb_is_widened_from_the_first_switch_on(method, widen, digits):
     for phase in run.phases:
         factor = widen if phase.start else 1.0
         by_hand.run = replace(by_hand.run, rho=0.1 * factor, asam_rho=0.4 * factor)
+        by_hand.optimizer = by_hand._optimizer()
         until = next((later.start for later in run.phases if later.start > phase.start), 3)
         while by_hand.epoch < until:
             by_hand.train_epoch(lambda: True)
@@ -226,6 +227,37 @@ def test_a_climb_is_widened_from_the_first_switch_on(method, widen, digits):
         for a, b in zip(widened.model.parameters(), by_hand.model.parameters(), strict=True):
             assert torch.equal(a, b)
     assert widened.optimizer.rho == (0.1 if run.methods[0].ascent == "sam" else 0.4) * widen
+
+
+def test_a_method_that_follows_itself_goes_on(digits):
+    """Also Lookahead in the middle of a period, of four steps where an epoch has three."""
+    once, twice = (
+        Training(Run(method=method, k=4, alpha=0.3, epochs=2, batch_size=100), digits)
+        for method in ("lookahead-sgd", "lookahead-sgd+lookahead-sgd@1")
+    )
+    for _ in range(2):
+        assert once.train_epoch(lambda: True)
+        assert twice.train_epoch(lambda: True)
+    for a, b in zip(once.model.parameters(), twice.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("method", ["sam", "sam+sgd@1", "lookbehind-sam-switching+sam@1"])
+def test_a_checkpoint_that_names_its_method_goes_on(method, digits):
+    """As they were written before: without the phase. A step of switching goes on into the next epoch."""
+    run = Run(method=method, k=2, epochs=3, batch_size=100)
+    whole, stopped, again = (Training(run, digits) for _ in range(3))
+    while not whole.finished:
+        whole.train_epoch(lambda: True)
+    for _ in range(2):
+        stopped.train_epoch(lambda: False)
+    state = stopped.state()
+    again.load({"method": stopped.method.name, **{key: state[key] for key in state if key != "phase"}})
+    assert again.method == stopped.method
+    while not again.finished:
+        again.train_epoch(lambda: True)
+    for a, b in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_leaving_lookahead_takes_its_slow_weights(digits):

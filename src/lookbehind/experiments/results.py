@@ -179,18 +179,20 @@ def method_settings(run: Run) -> dict[str, Any]:
     """What a method was run with: the numbers that it reads, its learning rate; several where a switch changes it."""
     read = {name for method in run.methods for name in method.numbers}
     values: dict[str, Any] = {}
-    climbing = [phase for phase in run.phases if phase.method.ascent]
-    ascents = dict.fromkeys(phase.method.ascent for phase in climbing)
+    ascents = dict.fromkeys(method.ascent for method in run.methods if method.ascent)
     for ascent in ascents:
-        radii = [phase.method.rho(run.during(phase)) for phase in climbing if phase.method.ascent == ascent]
+        radii = [phase.method.rho(run.during(phase)) if phase.method.ascent == ascent else None for phase in run.phases]
         values["rho" if len(ascents) == 1 else f"{ascent}_rho"] = _one_or_all(radii)
     values |= {name: getattr(run, name) for name in ("eta", "k", "alpha", "micro_batch") if name in read}
     rates = [float(run.filled.lr or 0.0) * method.lr_factor(run) for method in run.methods]
     return values | {"base": run.filled.base, "lr": _one_or_all(rates)}
 
 
-def _one_or_all(values: list[float]) -> float | list[float]:
-    return values[0] if len(set(values)) == 1 else values
+def _one_or_all(phases: Sequence[float | None]) -> float | list[float]:
+    """The number that all phases have which have one; or that of every phase, 0 for none."""
+    values = [0.0 if value is None else float(f"{value:.6g}") for value in phases]
+    there = {value for value, given in zip(values, phases, strict=True) if given is not None}
+    return there.pop() if len(there) == 1 else values
 
 
 def curve(run: Run, records: Sequence[Record]) -> Curve:

@@ -22,7 +22,7 @@ from lookbehind.models import build
 from lookbehind.optim.lookahead import PHASE, Lookahead, slow_weights_of
 from lookbehind.optim.passes import micro_batches, switching
 from lookbehind.training.averaging import Average
-from lookbehind.training.methods import Method, base_optimizer
+from lookbehind.training.methods import Method, Phase, base_optimizer
 from lookbehind.training.parallel import load_model, load_optimizer, model_state, optimizer_state, team
 from lookbehind.training.records import Record
 from lookbehind.training.run import Run
@@ -211,11 +211,10 @@ class Training:
         return autocast(self.run.precision, self.run.device)
 
     def _follow_the_course(self) -> None:
-        phase = self.course.phase(self.step)
-        if phase != self.phase:
+        before, self.phase = self.phase, self.course.phase(self.step)
+        if self.phase is not before and self._is_another(before):
             self._settle()
             self.base.zero_grad()  # a plain optimizer leaves its last gradients
-            self.phase = phase
             self.optimizer = self._optimizer()
         for group in self.base.param_groups:
             group["lr"] = self.course.lr(self.step)
@@ -232,6 +231,9 @@ class Training:
         return self.method.optimizer(
             self.base, self.network, numbers, scaler, ranks, offload=self.run.offload, every=self.run.every
         )
+
+    def _is_another(self, before: Phase) -> bool:
+        return self.method != before.method or self.run.during(self.phase) != self.run.during(before)
 
     def _settle(self) -> None:
         """Before another method takes over: the weights are the slow ones of Lookahead."""
@@ -350,7 +352,7 @@ class Training:
         self.step, self.evaluations, self.seconds = state["step"], state["evaluations"], state["seconds"]
         self.diverged = state["diverged"]
         load_model(self.model, state["model"], sharded=self.sharded)
-        self.phase = self.run.phases[state["phase"]]  # a switch of methods comes with the next step
+        self.phase = self._phase_of(state)
         self.optimizer = self._optimizer()
         load_optimizer(self.model, self.optimizer, state["optimizer"], sharded=self.sharded)
         if state["scaler"]:
@@ -360,6 +362,14 @@ class Training:
         own = state["ranks"][self.team.rank]
         self.tally.load(own["tally"])
         set_random_state(own)
+
+    def _phase_of(self, state: dict[str, Any]) -> Phase:
+        """The one of the last step: a switch of methods comes with the next."""
+        if "phase" in state:
+            return self.run.phases[int(state["phase"])]
+        # checkpoints of before named the method; the last step may have gone on into the epoch of the next one
+        reached = [phase for phase in self.run.phases if phase.start <= self.course.phase(max(self.step - 1, 0)).start]
+        return next((phase for phase in reached[::-1] if phase.method.name == state.get("method")), reached[-1])
 
     def weights(self) -> dict[str, Any]:
         """The network to keep; every process takes part, the first one's is complete."""

@@ -80,13 +80,11 @@ class Run(Settings, Derived):
         return float(self.filled.asam_rho if ascent == "asam" else self.filled.rho)  # type: ignore[arg-type]
 
     def during(self, phase: Phase) -> Run:
-        """The run with the radii of a phase: those of the first are widened in all later ones."""
+        """The run with the radii that a phase climbs with: in the first as they are, in all later ones widened."""
         if phase.start == 0 or self.widen == 1:
             return self
-        filled = self.filled
-        return replace(
-            filled, rho=self.widen * float(filled.rho or 0.0), asam_rho=self.widen * float(filled.asam_rho or 0.0)
-        )
+        sam, asam = self.widen * self.radius("sam"), self.widen * self.radius("asam")
+        return replace(self.filled, rho=sam, asam_rho=asam)
 
     def gradients_of(self, method: Method, *, climbs: bool) -> float:
         """Gradient evaluations of a minibatch: of a step that climbs, or of a plain one in between."""

@@ -53,6 +53,7 @@ USUAL: dict[str, dict[str, Any]] = {
     },
 }
 ADAM_LR = 1e-3
+WIDEST = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,7 @@ class Settings:
     ascent_part: float = 1.0
     """Compute the first ascent gradient on this part of the minibatch only. Saves as much of a gradient."""
     widen: float = 1.0
-    """Multiply rho by this after the first switch of methods: sam+repeat-sam@20 with 3 climbs three times as far."""
+    """After the first switch of methods multiply rho, SAM's or ASAM's, by this: sam+sam@20 with 3, say."""
     average: float = 0.0
     """Measure and keep a moving average of the weights with this decay, such as 0.99, in place of the weights."""
     batchnorm: Literal["first", "all"] = "first"
@@ -171,8 +172,10 @@ class Settings:
         for name in ("rho", "asam_rho", "lr", "weight_decay"):
             if getattr(self, name) is not None:
                 non_negative(name, getattr(self, name))
-        for name in ("eta", "gamma", "warmup", "widen"):
+        for name in ("eta", "gamma", "warmup"):
             non_negative(name, getattr(self, name))
+        if not 0 <= self.widen <= WIDEST:
+            raise ValueError(f"widen={self.widen}: give a factor from 0 to {WIDEST}, such as 3")
         if not fraction("ascent_part", self.ascent_part):
             raise ValueError("ascent_part=0: give a part above 0, such as 0.25")
         for name in ("momentum", "label_smoothing", "average"):

@@ -34,8 +34,8 @@ CHOSEN = {"honest": "settings chosen on held-out images", "paper": "settings cho
 """By the protocol. A few hundred held-out images may miss the best radius, which then counts against a row."""
 HALVES = ("Lookbehind, first half", "Lookbehind, last half")
 WIDER = (1.5, 3.0)
-"""How much wider one gradient climbs at the end of a training than SAM before: the mean reach of Lookbehind's five is
-three times its rho."""
+"""How much wider one gradient climbs at the end of a training than SAM before: with k = 5 the mean reach of
+Lookbehind's points is three times its rho."""
 Value = str | Callable[[Outcome], float | None]
 REPORTED = "test_accuracy"  # after the last epoch, by both protocols
 
@@ -147,7 +147,7 @@ CLAIMS = (
         for part in ("quarter", "half")
     ),
     _claim(
-        "Lookbehind at the end of SAM, for a half, is above one gradient that climbs as far there",
+        "Lookbehind at the end of SAM, for a half, is above one gradient of a wider climb there",
         "Lookbehind, last half",
         "SAM wider, last half",
         "Repeated wider, last half",
