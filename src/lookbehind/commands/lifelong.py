@@ -20,7 +20,7 @@ class Lifelong:
 
     lookbehind lifelong --method er+lookbehind-sam
 
-    lookbehind lifelong --data split-cifar100 --method er+lookbehind-sam --k 10 --alpha 0.2 --lr 0.03
+    lookbehind lifelong --data split-cifar100 --method er+lookbehind-sam --k 2 --alpha 0.5 --lr 0.1 --rho 0.01
 
     lookbehind lifelong --data split-cifar100 --method lookbehind-c-maml --k 2 --alpha 1 --rho 0.005
     """
